@@ -1,0 +1,31 @@
+"""The encoder-decoder Transformer of "Attention Is All You Need" on MLX."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from mlx_transformer import blas
+
+if TYPE_CHECKING:
+    from mlx_transformer.config import ModelConfig
+    from mlx_transformer.decoding.translator import Translator, load
+    from mlx_transformer.model import Transformer
+
+__version__ = "0.1.0"
+__all__ = ["ModelConfig", "Transformer", "Translator", "__version__", "load"]
+
+# Must come before anything imports mlx.core: a later load has no effect.
+blas.load()
+
+_HOMES = {
+    "ModelConfig": "mlx_transformer.config",
+    "Transformer": "mlx_transformer.model",
+    "Translator": "mlx_transformer.decoding.translator",
+    "load": "mlx_transformer.decoding.translator",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import public names on first use, so that `--help` does not wait for MLX."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

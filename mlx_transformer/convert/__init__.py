@@ -1,0 +1,1 @@
+"""Foreign checkpoints to the one model, and back."""

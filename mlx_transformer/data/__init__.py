@@ -1,0 +1,1 @@
+"""Text files to batches of token ids."""

@@ -1,0 +1,1 @@
+"""Text through the model: caches, search, translator."""

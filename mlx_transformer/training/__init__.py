@@ -1,0 +1,1 @@
+"""Ids to a trained model: loss, schedule, compiled step, checkpoints, the loop."""
