@@ -1,0 +1,245 @@
+"""One description of one model: every architecture choice, validated, to and from JSON.
+
+The defaults are the paper's base model. The other values exist because published checkpoints use
+them; each is described where it differs from the paper.
+"""
+
+import difflib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from mlx_transformer.errors import InputError
+
+Norm = Literal["post", "pre"]
+Positions = Literal["sinusoidal", "learned"]
+PositionLayout = Literal["interleaved", "halves"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelConfig:
+    """The Transformer's hyper-parameters; paper symbols where the paper has one."""
+
+    # Vocabularies. None: the target uses the source's vocabulary.
+    vocab_size: int = 37_000
+    target_vocab_size: int | None = None
+
+    # Table 3. d_k and d_v are numbers of their own (row B); None means d_model / h.
+    encoder_layers: int = 6
+    decoder_layers: int = 6
+    d_model: int = 512
+    d_ff: int = 2048
+    h: int = 8
+    d_k: int | None = None
+    d_v: int | None = None
+
+    # Regularisation, section 5.4.
+    dropout: float = 0.1
+    label_smoothing: float = 0.1
+
+    # Normalisation. Post-norm is the paper's; pre-norm stacks usually end in one more norm.
+    norm: Norm = "post"
+    encoder_final_norm: bool = False
+    decoder_final_norm: bool = False
+    embedding_norm: bool = False
+    norm_eps: float = 1e-5
+
+    # Positions, section 3.5. `halves` puts all sines before all cosines; the divisor of the
+    # exponent is d_model/2 in the paper and d_model/2 - 1 in tensor2tensor and fairseq.
+    positions: Positions = "sinusoidal"
+    position_layout: PositionLayout = "interleaved"
+    position_divisor_minus_one: bool = False
+    position_offset: int = 0
+    max_length: int = 1024
+
+    # Embeddings and softmax, section 3.4: one matrix for source, target and output.
+    shared_embeddings: bool = True
+    tied_output: bool = True
+    scale_embedding: bool = True
+    output_bias: bool = False
+    logit_scale: float = 1.0
+
+    attention_bias: bool = True
+    activation: Activation = "relu"
+
+    # Special ids. start_id None: the decoder starts from a zero vector instead of a token.
+    pad_id: int = 0
+    start_id: int | None = 1
+    eos_id: int = 2
+
+    def __post_init__(self) -> None:
+        _check_types(self)
+        for name in ("vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "h"):
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {{}}", self, name)
+        for name, head in (("d_k", self.d_k), ("d_v", self.d_v)):
+            if head is None:
+                _require(
+                    self.d_model % self.h == 0,
+                    f"d_model {self.d_model} is not a multiple of h {{}}: give {name} as well",
+                    self,
+                    "h",
+                )
+                object.__setattr__(self, name, self.d_model // self.h)
+            _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {{}}", self, name)
+        if self.target_vocab_size is None:
+            object.__setattr__(self, "target_vocab_size", self.vocab_size)
+        _require(self.d_model % 2 == 0, "d_model must be even, not {}", self, "d_model")
+        for name in ("dropout", "label_smoothing"):
+            _require(
+                0 <= getattr(self, name) < 1, f"{name} must be in [0, 1), not {{}}", self, name
+            )
+        _require(self.norm_eps > 0, "norm_eps must be positive, not {}", self, "norm_eps")
+        _require(self.max_length >= 1, "max_length must be at least 1, not {}", self, "max_length")
+        _require(
+            self.position_offset >= 0,
+            "position_offset must not be negative, not {}",
+            self,
+            "position_offset",
+        )
+        _require(
+            math.isfinite(self.logit_scale) and self.logit_scale != 0,
+            "logit_scale must be a finite number other than 0, not {}",
+            self,
+            "logit_scale",
+        )
+        self._check_vocabularies()
+
+    def _check_vocabularies(self) -> None:
+        _require(
+            not self.shared_embeddings or self.vocab_size == self.target_vocab_size,
+            f"shared_embeddings needs one vocabulary, but vocab_size is {self.vocab_size} and "
+            "target_vocab_size is {}",
+            self,
+            "target_vocab_size",
+        )
+        smallest = min(self.vocab_size, self.target_size)
+        for name in ("pad_id", "eos_id", "start_id"):
+            value = getattr(self, name)
+            _require(
+                value is None or 0 <= value < smallest,
+                f"{name} must be an id below the vocabulary size {smallest}, not {{}}",
+                self,
+                name,
+            )
+
+    @property
+    def target_size(self) -> int:
+        """Size of the target vocabulary, resolved."""
+        assert self.target_vocab_size is not None
+        return self.target_vocab_size
+
+    @property
+    def head_sizes(self) -> tuple[int, int]:
+        """(d_k, d_v), resolved."""
+        assert self.d_k is not None and self.d_v is not None
+        return self.d_k, self.d_v
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "ModelConfig":
+        """Build from plain values; an unknown key is an error that names it."""
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise InputError(f"unknown model setting {key!r}{nearest(key, known)}")
+        return cls(**values)
+
+    def save(self, path: Path) -> None:
+        path.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: Path) -> "ModelConfig":
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{path} is not valid JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise InputError(f"{path} must hold one JSON object, not a {type(values).__name__}")
+        try:
+            return cls.from_dict(values)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
+
+
+def nearest(word: str, known: list[str]) -> str:
+    """`; did you mean 'x'?` where some known word is near, else nothing."""
+    matches = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def _require(condition: bool, message: str, config: ModelConfig, name: str) -> None:
+    if not condition:
+        raise InputError(message.format(getattr(config, name)))
+
+
+def _check_types(config: ModelConfig) -> None:
+    for name, hint in get_type_hints(ModelConfig).items():
+        value = getattr(config, name)
+        if hint is float and type(value) is int:
+            object.__setattr__(config, name, float(value))
+        elif get_origin(hint) is Literal:
+            choices = get_args(hint)
+            if value not in choices:
+                listed = ", ".join(map(repr, choices))
+                raise InputError(f"{name} must be one of {listed}, not {value!r}")
+        else:
+            # type() rather than isinstance(): True is not a number of layers.
+            allowed = get_args(hint) or (hint,)
+            if type(value) not in allowed:
+                words = " or ".join("null" if t is NoneType else t.__name__ for t in allowed)
+                raise InputError(f"{name} must be of type {words}, not {value!r}")
+
+
+_BASE = ModelConfig()
+_BIG = replace(_BASE, d_model=1024, d_ff=4096, h=16, dropout=0.3)
+
+# Every row of Table 3 under its letter, and two sizes for CPUs and tests.
+PRESETS: dict[str, ModelConfig] = {
+    "base": _BASE,
+    "big": _BIG,
+    "A-h1": replace(_BASE, h=1, d_k=512, d_v=512),
+    "A-h4": replace(_BASE, h=4, d_k=128, d_v=128),
+    "A-h16": replace(_BASE, h=16, d_k=32, d_v=32),
+    "A-h32": replace(_BASE, h=32, d_k=16, d_v=16),
+    "B-dk16": replace(_BASE, d_k=16),
+    "B-dk32": replace(_BASE, d_k=32),
+    "C-N2": replace(_BASE, encoder_layers=2, decoder_layers=2),
+    "C-N4": replace(_BASE, encoder_layers=4, decoder_layers=4),
+    "C-N8": replace(_BASE, encoder_layers=8, decoder_layers=8),
+    "C-d256": replace(_BASE, d_model=256, d_k=32, d_v=32),
+    "C-d1024": replace(_BASE, d_model=1024, d_k=128, d_v=128),
+    "C-dff1024": replace(_BASE, d_ff=1024),
+    "C-dff4096": replace(_BASE, d_ff=4096),
+    "D-dropout0": replace(_BASE, dropout=0.0),
+    "D-dropout0.2": replace(_BASE, dropout=0.2),
+    "D-smoothing0": replace(_BASE, label_smoothing=0.0),
+    "D-smoothing0.2": replace(_BASE, label_smoothing=0.2),
+    "E-learned": replace(_BASE, positions="learned"),
+    "small": ModelConfig(vocab_size=8000, encoder_layers=3, decoder_layers=3,
+                         d_model=256, d_ff=1024, h=4),
+    "tiny": ModelConfig(vocab_size=1000, encoder_layers=2, decoder_layers=2,
+                        d_model=64, d_ff=256, h=2),
+}  # fmt: skip
+
+
+def preset(name: str, **overrides: Any) -> ModelConfig:
+    """A named configuration, with some of its settings replaced.
+
+    Head sizes and the target vocabulary follow d_model, h and vocab_size unless given too.
+    """
+    if name not in PRESETS:
+        known = list(PRESETS)
+        raise InputError(f"unknown preset {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+    values = PRESETS[name].to_dict()
+    if {"d_model", "h"} & overrides.keys():
+        values |= {"d_k": None, "d_v": None}
+    if "vocab_size" in overrides:
+        values["target_vocab_size"] = None
+    return ModelConfig.from_dict(values | overrides)
