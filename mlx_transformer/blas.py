@@ -1,7 +1,7 @@
 """Linux only: put the system OpenBLAS in front of the reference BLAS inside MLX's wheel.
 
 Matrix products become about twenty times faster. It works only before `mlx.core` is imported,
-which is why the package does it first of all. On a Mac MLX uses Metal and Accelerate: nothing to do.
+which is why the package does it first of all. On a Mac there is nothing to do.
 """
 
 import ctypes

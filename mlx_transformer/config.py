@@ -72,10 +72,14 @@ class ModelConfig:
     start_id: int | None = 1
     eos_id: int = 2
 
+    # Bits of each stored weight (MLX quantisation); None: plain floating point.
+    quantization: int | None = None
+
     def __post_init__(self) -> None:
         _check_types(self)
         for name in ("vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "h"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {{}}", self, name)
+        _require(self.d_model % 2 == 0, "d_model must be even, not {}", self, "d_model")
         for name, head in (("d_k", self.d_k), ("d_v", self.d_v)):
             if head is None:
                 _require(
@@ -88,7 +92,6 @@ class ModelConfig:
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {{}}", self, name)
         if self.target_vocab_size is None:
             object.__setattr__(self, "target_vocab_size", self.vocab_size)
-        _require(self.d_model % 2 == 0, "d_model must be even, not {}", self, "d_model")
         for name in ("dropout", "label_smoothing"):
             _require(
                 0 <= getattr(self, name) < 1, f"{name} must be in [0, 1), not {{}}", self, name
@@ -106,6 +109,12 @@ class ModelConfig:
             "logit_scale must be a finite number other than 0, not {}",
             self,
             "logit_scale",
+        )
+        _require(
+            self.quantization in (None, 4, 8),
+            "quantization must be 4 or 8 bits, not {}",
+            self,
+            "quantization",
         )
         self._check_vocabularies()
 

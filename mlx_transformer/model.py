@@ -1,0 +1,458 @@
+"""The Transformer of "Attention Is All You Need", in the order of the paper's section 3.
+
+Shapes: B sentences, S source tokens, T target tokens, h heads, V words. Padding is on the right.
+
+Dropout is on exactly when a random key is passed, and each place draws from a key of its own. A
+compiled function therefore cannot freeze a mask, there is no training mode to forget, and a layer
+recomputed by gradient checkpointing drops the same units again.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_transformer.config import ModelConfig
+
+Mask = mx.array | str
+KeysValues = tuple[mx.array, mx.array]  # (B, h, S, d_k), (B, h, S, d_v)
+
+
+@dataclass
+class AttentionMaps:
+    """Attention weights by layer: encoder (B,h,S,S), decoder (B,h,T,T), cross (B,h,T,S)."""
+
+    encoder: list[mx.array]
+    decoder: list[mx.array]
+    cross: list[mx.array]
+
+
+class Cache(Protocol):
+    """The decoder's memory of one layer's earlier positions."""
+
+    def append(self, keys: mx.array, values: mx.array) -> KeysValues:
+        """Take this call's keys and values (B,h,T,d); return those of all positions so far."""
+
+
+# 3.1 Encoder and decoder stacks
+
+
+def dropout(x: mx.array, rate: float, key: mx.array | None) -> mx.array:
+    if key is None or rate == 0:
+        return x
+    keep = mx.random.bernoulli(1 - rate, x.shape, key=key)
+    return mx.where(keep, x * (1 / (1 - rate)), mx.zeros((), x.dtype))
+
+
+def split(key: mx.array | None, n: int) -> Sequence[mx.array | None]:
+    """n independent keys, or n times None."""
+    return [None] * n if key is None else list(mx.random.split(key, n))
+
+
+class Layer(nn.Module):
+    """What encoder and decoder layers share: LayerNorm(x + Dropout(Sublayer(x)))."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self._pre_norm = config.norm == "pre"
+        self._dropout = config.dropout
+
+    def residual(
+        self,
+        x: mx.array,
+        norm: nn.LayerNorm,
+        sublayer: Callable[[mx.array], mx.array],
+        key: mx.array | None,
+    ) -> mx.array:
+        if self._pre_norm:
+            return x + dropout(sublayer(norm(x)), self._dropout, key)
+        return norm(x + dropout(sublayer(x), self._dropout, key))
+
+
+class EncoderLayer(Layer):
+    def __init__(self, config: ModelConfig):
+        super().__init__(config)
+        self.self_attention = SelfAttention(config)
+        self.self_attention_norm = layer_norm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = layer_norm(config)
+
+    def __call__(
+        self,
+        x: mx.array,
+        mask: mx.array,
+        key: mx.array | None = None,
+        maps: list[mx.array] | None = None,
+    ) -> mx.array:
+        """x (B,S,d_model), mask (B,1,1,S) true at real tokens -> (B,S,d_model)."""
+        keys = split(key, 2)
+        x = self.residual(
+            x, self.self_attention_norm, lambda y: self.self_attention(y, mask, maps=maps), keys[0]
+        )
+        return self.residual(x, self.feed_forward_norm, self.feed_forward, keys[1])
+
+
+class DecoderLayer(Layer):
+    def __init__(self, config: ModelConfig):
+        super().__init__(config)
+        self.self_attention = SelfAttention(config)
+        self.self_attention_norm = layer_norm(config)
+        self.cross_attention = CrossAttention(config)
+        self.cross_attention_norm = layer_norm(config)
+        self.feed_forward = FeedForward(config)
+        self.feed_forward_norm = layer_norm(config)
+
+    def __call__(
+        self,
+        y: mx.array,
+        mask: Mask,
+        memory: mx.array | KeysValues,
+        memory_mask: mx.array,
+        key: mx.array | None = None,
+        cache: Cache | None = None,
+        maps: tuple[list[mx.array], list[mx.array]] | None = None,
+    ) -> mx.array:
+        """y (B,T,d_model), memory (B,S,d_model) or its keys and values -> (B,T,d_model)."""
+        keys = split(key, 3)
+        self_maps, cross_maps = maps or (None, None)
+        y = self.residual(
+            y,
+            self.self_attention_norm,
+            lambda x: self.self_attention(x, mask, cache, self_maps),
+            keys[0],
+        )
+        y = self.residual(
+            y,
+            self.cross_attention_norm,
+            lambda x: self.cross_attention(x, memory, memory_mask, cross_maps),
+            keys[1],
+        )
+        return self.residual(y, self.feed_forward_norm, self.feed_forward, keys[2])
+
+
+class Stack(nn.Module):
+    """N layers and, in most pre-norm models, a last norm."""
+
+    def __init__(self, layers: Sequence[Layer], final_norm: nn.LayerNorm | None):
+        super().__init__()
+        self.layers = list(layers)
+        if final_norm is not None:
+            self.norm = final_norm
+
+    def finish(self, x: mx.array) -> mx.array:
+        return self.norm(x) if "norm" in self else x
+
+
+# 3.2 Attention
+
+
+def attend(
+    q: mx.array, k: mx.array, v: mx.array, mask: Mask, maps: list[mx.array] | None
+) -> mx.array:
+    """softmax(q k^T / sqrt(d_k)) v, heads joined: q (B,h,T,d_k) -> (B,T,h*d_v).
+
+    The weights are never materialised by the fused kernel; asked for, they are computed apart.
+    """
+    B, _, T, d_k = q.shape
+    scale = 1 / math.sqrt(d_k)
+    if maps is None:
+        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+    else:
+        scores = (q * scale) @ k.swapaxes(-1, -2)
+        S = k.shape[2]
+        keep = mx.tri(T, S, S - T, dtype=mx.bool_) if isinstance(mask, str) else mask
+        weights = mx.softmax(mx.where(keep, scores, mx.finfo(scores.dtype).min), axis=-1)
+        maps.append(weights)
+        out = weights @ v
+    return out.swapaxes(1, 2).reshape(B, T, -1)
+
+
+class SelfAttention(nn.Module):
+    """Multi-head attention of a sequence on itself: one matrix product makes q, k and v."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        d_k, d_v = config.head_sizes
+        h, bias = config.h, config.attention_bias
+        self._h, self._bounds = h, (h * d_k, 2 * h * d_k)
+        self.qkv = linear(config.d_model, [h * d_k, h * d_k, h * d_v], bias)
+        self.out = linear(h * d_v, [config.d_model], bias)
+
+    def __call__(
+        self,
+        x: mx.array,
+        mask: Mask,
+        cache: Cache | None = None,
+        maps: list[mx.array] | None = None,
+    ) -> mx.array:
+        """x (B,T,d_model) -> (B,T,d_model)"""
+        q, k, v = (heads(part, self._h) for part in mx.split(self.qkv(x), self._bounds, axis=-1))
+        if cache is not None:
+            k, v = cache.append(k, v)
+        return self.out(attend(q, k, v, mask, maps))
+
+
+class CrossAttention(nn.Module):
+    """Multi-head attention of the decoder on the encoder's output."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        d_k, d_v = config.head_sizes
+        h, bias = config.h, config.attention_bias
+        self._h, self._d_k = h, d_k
+        self.q = linear(config.d_model, [h * d_k], bias)
+        self.kv = linear(config.d_model, [h * d_k, h * d_v], bias)
+        self.out = linear(h * d_v, [config.d_model], bias)
+
+    def keys_values(self, memory: mx.array) -> KeysValues:
+        """memory (B,S,d_model) -> keys (B,h,S,d_k), values (B,h,S,d_v)"""
+        k, v = mx.split(self.kv(memory), [self._h * self._d_k], axis=-1)
+        return heads(k, self._h), heads(v, self._h)
+
+    def __call__(
+        self,
+        x: mx.array,
+        memory: mx.array | KeysValues,
+        mask: mx.array,
+        maps: list[mx.array] | None = None,
+    ) -> mx.array:
+        """x (B,T,d_model) -> (B,T,d_model)
+
+        x may also be (B*K,T,d_model), K hypotheses of each sentence: they attend as K*T queries,
+        so that the keys and values of a sentence are kept and read once, not once per hypothesis.
+        """
+        k, v = self.keys_values(memory) if isinstance(memory, mx.array) else memory
+        q = self.q(x)
+        joined = q.reshape(k.shape[0], -1, q.shape[-1])
+        out = attend(heads(joined, self._h), k, v, mask, maps)
+        return self.out(out.reshape(*x.shape[:2], -1))
+
+
+def heads(x: mx.array, h: int) -> mx.array:
+    """(B,T,h*d) -> (B,h,T,d)"""
+    return mx.unflatten(x, -1, (h, -1)).swapaxes(1, 2)
+
+
+# 3.3 Position-wise feed-forward networks
+
+
+ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
+    "relu": nn.relu,
+    "gelu": nn.gelu,
+    "gelu_tanh": nn.gelu_approx,
+    "swish": nn.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """max(0, x W_1 + b_1) W_2 + b_2"""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self._activation = ACTIVATIONS[config.activation]
+        self.w_1 = linear(config.d_model, [config.d_ff], bias=True)
+        self.w_2 = linear(config.d_ff, [config.d_model], bias=True)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(B,T,d_model) -> (B,T,d_model)"""
+        return self.w_2(self._activation(self.w_1(x)))
+
+
+def linear(d_in: int, d_outs: Sequence[int], bias: bool) -> nn.Linear:
+    """Projections of one input stacked in one matrix, each Xavier-initialised by itself."""
+    layer = nn.Linear(d_in, sum(d_outs), bias=bias)
+    init = nn.init.glorot_uniform()
+    layer.weight = mx.concatenate([init(mx.zeros((d_out, d_in)), 1.0) for d_out in d_outs])
+    if bias:
+        layer.bias = mx.zeros_like(layer.bias)
+    return layer
+
+
+def layer_norm(config: ModelConfig) -> nn.LayerNorm:
+    return nn.LayerNorm(config.d_model, eps=config.norm_eps)
+
+
+# 3.4 Embeddings and softmax, 3.5 positional encoding
+
+
+class Embedding(nn.Module):
+    """Scaled word vectors plus positions. The word matrix itself is the model's, stored once."""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self._scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
+        self._offset = config.position_offset
+        self._dropout = config.dropout
+        if config.positions == "learned":
+            self.positions = mx.random.normal(
+                (config.max_length + config.position_offset, config.d_model),
+                scale=config.d_model**-0.5,
+            )
+        else:
+            self._sinusoids = mx.array(sinusoids(config))
+        if config.embedding_norm:
+            self.norm = layer_norm(config)
+
+    def __call__(
+        self, words: mx.array, position: int | mx.array = 0, key: mx.array | None = None
+    ) -> mx.array:
+        """words (B,T,d_model), the first at `position` -> (B,T,d_model)"""
+        table = self.positions if "positions" in self else self._sinusoids
+        rows = position + self._offset + mx.arange(words.shape[1])
+        x = words * self._scale + table[rows].astype(words.dtype)
+        return dropout(self.norm(x) if "norm" in self else x, self._dropout, key)
+
+
+def sinusoids(config: ModelConfig) -> np.ndarray:
+    """sin and cos of position / 10000^(2i / d_model) -> (positions, d_model), float32"""
+    half = config.d_model // 2
+    positions = np.arange(config.max_length + config.position_offset)
+    exponents = np.arange(half) / max(half - config.position_divisor_minus_one, 1)
+    angles = positions[:, None] / 10_000.0**exponents
+    if config.position_layout == "halves":
+        table = np.concatenate([np.sin(angles), np.cos(angles)], axis=1)
+    else:
+        table = np.stack([np.sin(angles), np.cos(angles)], axis=2).reshape(len(positions), -1)
+    return table.astype(np.float32)
+
+
+class Transformer(nn.Module):
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self.config = config
+        self.source_words = word_matrix(config.vocab_size, config.d_model)
+        if not config.shared_embeddings:
+            self.target_words = word_matrix(config.target_size, config.d_model)
+        if not config.tied_output:
+            self.output = linear(config.d_model, [config.target_size], bias=False)
+        if config.output_bias:
+            self.output_bias = mx.zeros((config.target_size,))
+        self.source_embedding = Embedding(config)
+        self.target_embedding = Embedding(config)
+        self.encoder = Stack(
+            [EncoderLayer(config) for _ in range(config.encoder_layers)],
+            layer_norm(config) if config.encoder_final_norm else None,
+        )
+        self.decoder = Stack(
+            [DecoderLayer(config) for _ in range(config.decoder_layers)],
+            layer_norm(config) if config.decoder_final_norm else None,
+        )
+
+    def __call__(self, source: mx.array, target: mx.array, key: mx.array | None = None) -> mx.array:
+        """Next-word logits: source (B,S) and target (B,T) ids -> (B,T,V); dropout if key."""
+        return self.logits(self.hidden(source, target, key))
+
+    def hidden(
+        self,
+        source: mx.array,
+        target: mx.array,
+        key: mx.array | None = None,
+        *,
+        checkpointing: bool = False,
+    ) -> mx.array:
+        """The decoder's output before the softmax layer: ids (B,S), (B,T) -> (B,T,d_model).
+
+        With `checkpointing` layers keep only their inputs and run again in the backward pass.
+        """
+        keys = split(key, 2)
+        memory = self.encode(source, keys[0], checkpointing=checkpointing)
+        return self.decode(
+            target,
+            [memory] * self.config.decoder_layers,
+            self.source_mask(source),
+            key=keys[1],
+            checkpointing=checkpointing,
+        )
+
+    def source_mask(self, source: mx.array) -> mx.array:
+        """(B,S) ids -> (B,1,1,S), true at real tokens and at the first: no row is ever empty."""
+        first = mx.arange(source.shape[1]) == 0
+        return ((source != self.config.pad_id) | first)[:, None, None, :]
+
+    def encode(
+        self,
+        source: mx.array,
+        key: mx.array | None = None,
+        maps: AttentionMaps | None = None,
+        *,
+        checkpointing: bool = False,
+    ) -> mx.array:
+        """(B,S) ids -> memory (B,S,d_model)"""
+        mask = self.source_mask(source)
+        keys = split(key, len(self.encoder.layers) + 1)
+        x = self.source_embedding(self.source_words(source), key=keys[-1])
+        for layer, layer_key in zip(self.encoder.layers, keys, strict=False):
+            run = bind(layer, layer_key, checkpointing)
+            x = run(x, mask, maps=maps.encoder if maps else None)
+        return self.encoder.finish(x)
+
+    def memory_keys_values(self, memory: mx.array) -> list[KeysValues]:
+        """What every decoder layer reads of a sentence, computed once for all steps."""
+        return [layer.cross_attention.keys_values(memory) for layer in self.decoder.layers]
+
+    def decode(
+        self,
+        target: mx.array,
+        memory: Sequence[mx.array | KeysValues],
+        memory_mask: mx.array,
+        *,
+        position: int | mx.array = 0,
+        mask: Mask = "causal",
+        caches: Sequence[Cache] | None = None,
+        key: mx.array | None = None,
+        maps: AttentionMaps | None = None,
+        checkpointing: bool = False,
+    ) -> mx.array:
+        """(B,T) ids from `position` on, `memory` by layer -> hidden (B,T,d_model)"""
+        keys = split(key, len(self.decoder.layers) + 1)
+        y = self.target_embedding(self.target_vectors(target, position), position, keys[-1])
+        layer_maps = (maps.decoder, maps.cross) if maps else None
+        for i, layer in enumerate(self.decoder.layers):
+            run = bind(layer, keys[i], checkpointing)
+            cache = caches[i] if caches else None
+            y = run(y, mask, memory[i], memory_mask, cache=cache, maps=layer_maps)
+        return self.decoder.finish(y)
+
+    def target_vectors(self, target: mx.array, position: int | mx.array) -> mx.array:
+        """(B,T) ids -> word vectors (B,T,d_model); a model without start token begins with zero."""
+        words = (self.source_words if self.config.shared_embeddings else self.target_words)(target)
+        if self.config.start_id is None:
+            words = words * ((position + mx.arange(target.shape[1])) > 0)[:, None]
+        return words
+
+    def logits(self, hidden: mx.array) -> mx.array:
+        """(..., d_model) -> (..., V)"""
+        if not self.config.tied_output:
+            logits = self.output(hidden)
+        elif self.config.shared_embeddings:
+            logits = self.source_words.as_linear(hidden)
+        else:
+            logits = self.target_words.as_linear(hidden)
+        if self.config.logit_scale != 1:
+            logits = logits * self.config.logit_scale
+        return logits + self.output_bias if self.config.output_bias else logits
+
+    def attention_maps(self, source: mx.array, target: mx.array) -> AttentionMaps:
+        """Every attention weight of one pass over source (B,S) and target (B,T) ids."""
+        maps = AttentionMaps([], [], [])
+        memory = self.encode(source, maps=maps)
+        self.decode(target, self.memory_keys_values(memory), self.source_mask(source), maps=maps)
+        return maps
+
+
+def word_matrix(size: int, d_model: int) -> nn.Embedding:
+    """(V,d_model) of variance 1/d_model: unit variance once scaled, and logits of order one."""
+    matrix = nn.Embedding(size, d_model)
+    matrix.weight = mx.random.normal((size, d_model), scale=d_model**-0.5)
+    return matrix
+
+
+def bind(layer: Layer, key: mx.array | None, checkpointing: bool) -> Callable[..., mx.array]:
+    """The layer with its key. Checkpointing must not see the key as something to differentiate."""
+    bound = partial(layer, key=key)
+    return nn.utils.checkpoint(layer, bound) if checkpointing else bound

@@ -1,0 +1,52 @@
+"""Model directories: config.json and model.safetensors, as the MLX world expects them."""
+
+from pathlib import Path
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.errors import InputError
+from mlx_transformer.model import Transformer
+
+QUANTIZATION_GROUP = 64
+
+
+def save_model(model: Transformer, directory: Path) -> None:
+    """Write config.json and model.safetensors, as the MLX world expects them."""
+    model.config.save(directory / "config.json")
+    mx.save_safetensors(
+        str(directory / "model.safetensors"),
+        dict(tree_flatten(model.parameters())),
+        metadata={"format": "mlx"},
+    )
+
+
+def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
+    """Read a model directory; `dtype` casts the floating-point weights, None keeps them."""
+    for name in ("config.json", "model.safetensors"):
+        if not (directory / name).is_file():
+            raise InputError(
+                f"{directory} is not a model directory: it has no {name} "
+                "(train one, or make one with mlx-transformer convert)"
+            )
+    model = Transformer(ModelConfig.load(directory / "config.json"))
+    if model.config.quantization is not None:
+        quantize(model, model.config.quantization)
+    try:
+        model.load_weights(str(directory / "model.safetensors"), strict=True)
+    except (ValueError, RuntimeError) as error:
+        raise InputError(f"{directory / 'model.safetensors'} does not fit: {error}") from error
+    if dtype is not None:
+        model.set_dtype(dtype)
+    return model
+
+
+def quantize(model: Transformer, bits: int) -> None:
+    """Replace, in place, every matrix whose rows divide into groups by its quantised form."""
+
+    def fits(_: str, module: nn.Module) -> bool:
+        return hasattr(module, "to_quantized") and module.weight.shape[-1] % QUANTIZATION_GROUP == 0
+
+    nn.quantize(model, group_size=QUANTIZATION_GROUP, bits=bits, class_predicate=fits)
