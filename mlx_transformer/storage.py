@@ -13,12 +13,17 @@ from mlx_transformer.model import Transformer
 QUANTIZATION_GROUP = 64
 
 
+def named_parameters(model: nn.Module) -> dict[str, mx.array]:
+    """Every learned array under its path, such as `encoder.layers.0.self_attention.qkv.weight`."""
+    return dict(tree_flatten(model.parameters()))
+
+
 def save_model(model: Transformer, directory: Path) -> None:
     """Write config.json and model.safetensors, as the MLX world expects them."""
     model.config.save(directory / "config.json")
     mx.save_safetensors(
         str(directory / "model.safetensors"),
-        dict(tree_flatten(model.parameters())),
+        named_parameters(model),
         metadata={"format": "mlx"},
     )
 

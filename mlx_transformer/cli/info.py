@@ -1,0 +1,60 @@
+"""`mlx-transformer info`: the configuration and size of a preset or a model directory."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from mlx_transformer.config import PRESETS, ModelConfig, preset
+from mlx_transformer.errors import InputError
+from mlx_transformer.model import Transformer
+from mlx_transformer.storage import load_model, named_parameters
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Show the configuration and size of a preset or a model directory."
+    parser.epilog = (
+        "example: mlx-transformer info base --vocab-size 37000 --json\n"
+        f"presets: {', '.join(PRESETS)}"
+    )
+    parser.add_argument("model", metavar="PRESET|DIR", help="a preset, or a model directory")
+    parser.add_argument("--vocab-size", type=int, metavar="N", help="a preset's vocabulary size")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> None:
+    facts = _facts(args.model, args.vocab_size)
+    if args.json:
+        print(json.dumps(facts, indent=2))
+        return
+    for name, value in facts["config"].items():
+        print(f"{name:28} {'-' if value is None else value}")
+    print(f"\n{'parameters':28} {facts['parameters']:,}")
+    if "megabytes" in facts:
+        print(f"{'dtype':28} {facts['dtype']}\n{'megabytes':28} {facts['megabytes']}")
+
+
+def _facts(name: str, vocab_size: int | None) -> dict[str, Any]:
+    if name not in PRESETS and Path(name).is_dir():
+        if vocab_size is not None:
+            raise InputError(f"--vocab-size is for presets; the vocabulary of {name} is fixed")
+        return _facts_of_directory(Path(name))
+    config = preset(name, **({} if vocab_size is None else {"vocab_size": vocab_size}))
+    return {"config": config.to_dict(), "parameters": count_parameters(config)}
+
+
+def _facts_of_directory(directory: Path) -> dict[str, Any]:
+    model = load_model(directory)
+    arrays = list(named_parameters(model).values())
+    bits = model.config.quantization
+    return {
+        "config": model.config.to_dict(),
+        "parameters": count_parameters(model.config),
+        "dtype": f"{bits}-bit" if bits else str(arrays[0].dtype).removeprefix("mlx.core."),
+        "megabytes": round(sum(array.nbytes for array in arrays) / 1e6, 2),
+    }
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Numbers the model learns. Nothing is computed for it: MLX arrays are lazy."""
+    return sum(array.size for array in named_parameters(Transformer(config)).values())
