@@ -14,7 +14,7 @@ _DEFAULT = "libopenblas.so.0"
 
 def load() -> bool:
     """Load the BLAS library; the environment variable names another one, or `off` for none."""
-    name = os.environ.get(VARIABLE, _DEFAULT)
+    name = os.environ.get(VARIABLE) or _DEFAULT
     if sys.platform != "linux" or name == "off":
         return False
     try:

@@ -1,0 +1,39 @@
+# Each target works from nothing: it makes .venv and installs into it what it needs.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test check lint bench clean
+
+demo: .venv/installed  ## translate a few sentences; on a terminal, stay at the prompt
+	@printf '%s\n' "Good morning." "Where is the train station?" "I have never seen such a beautiful day." \
+		| $(BIN)/mlx-transformer translate
+	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/mlx-transformer translate; fi
+
+test: .venv/installed-dev  ## all tests, PyTorch parity included
+	$(BIN)/pytest
+
+check: .venv/installed-dev  ## the quick tests
+	$(BIN)/pytest -m "not slow"
+
+lint: .venv/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/installed-dev  ## this project against PyTorch, transformers and CTranslate2
+	$(BIN)/python tools/bench_train.py
+	$(BIN)/python tools/bench_decode.py
+
+clean:
+	rm -rf .venv build dist *.egg-info
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/installed: .venv/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --editable .
+	@touch $@
+
+.venv/installed-dev: .venv/bin/python pyproject.toml
+	$(BIN)/pip install --quiet --editable ".[dev]"
+	@touch $@ .venv/installed

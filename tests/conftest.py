@@ -1,0 +1,21 @@
+"""Settings and data that all tests share."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+import mlx_transformer  # noqa: F401  (loads OpenBLAS, which must come before MLX and PyTorch)
+
+# Tests assert results, not times: a busy machine is no failure.
+settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("project")
+
+
+@pytest.fixture(scope="session")
+def multi30k() -> Path:
+    """Real parallel text, used where it lies beside the checkout."""
+    folder = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
+    if not folder.is_dir():
+        pytest.skip("the Multi30k text is not here")
+    return folder
