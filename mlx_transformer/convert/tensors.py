@@ -1,0 +1,127 @@
+"""Tensors that stay in their file until somebody asks for them.
+
+Every reader of this package hands out `LazyTensor`s: a dtype, a shape and strides over a range of
+bytes. The range is mapped when the values are asked for and unmapped when they are dropped, so that
+a conversion holds one tensor at a time, whatever the size of the checkpoint.
+"""
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mlx_transformer.errors import InputError
+
+# NumPy has no bfloat16: its values travel as the uint16 of the same bits.
+NUMPY_TYPES: dict[str, str] = {
+    "float64": "f8",
+    "float32": "f4",
+    "float16": "f2",
+    "bfloat16": "u2",
+    "int64": "i8",
+    "int32": "i4",
+    "int16": "i2",
+    "int8": "i1",
+    "uint64": "u8",
+    "uint32": "u4",
+    "uint16": "u2",
+    "uint8": "u1",
+    "bool": "?",
+}
+MAX_DIMENSIONS = 16
+
+
+@dataclass
+class Storage:
+    """A range of bytes of a file. `start` is None until a reader has found out where it lies."""
+
+    path: Path
+    nbytes: int
+    start: int | None = None
+    byteorder: str = "<"
+
+    def map(self, offset: int, count: int, dtype: str) -> np.ndarray:
+        """`count` values from byte `offset` of the storage on."""
+        assert self.start is not None
+        dtype = self.byteorder + dtype
+        return np.asarray(
+            np.memmap(self.path, dtype, mode="r", offset=self.start + offset, shape=(count,))
+        )
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A view of a storage; offset and strides count elements, as PyTorch's do."""
+
+    storage: Storage
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        if self.dtype not in NUMPY_TYPES:
+            raise InputError(f"the dtype {shown(self.dtype)} is not supported")
+        if len(self.shape) != len(self.strides) or len(self.shape) > MAX_DIMENSIONS:
+            raise InputError(
+                f"a tensor has {len(self.shape)} dimensions and {len(self.strides)} strides"
+            )
+        numbers = (*self.shape, *self.strides, self.offset)
+        if any(type(n) is not int or n < 0 for n in numbers):
+            raise InputError("a tensor has a shape, stride or offset that is not a whole number")
+        # More elements than the storage holds would let a small file ask for any amount of memory.
+        held = self.storage.nbytes // itemsize(self.dtype)
+        if self.size > held or (self.size and self.offset + self._reach > held):
+            raise InputError(
+                f"a tensor of {self.size} elements from {self.offset} on, strides {self.strides}, "
+                f"does not fit its storage of {held} elements"
+            )
+
+    @classmethod
+    def contiguous(cls, storage: Storage, dtype: str, shape: tuple[int, ...]) -> "LazyTensor":
+        """The whole storage in C order."""
+        strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
+        return cls(storage, dtype, shape, strides)
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def _reach(self) -> int:
+        """Elements from the first to the last one touched."""
+        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
+
+    def numpy(self) -> np.ndarray:
+        """The values as a read-only view of the file; bfloat16 as the uint16 of its bits."""
+        dtype, step = NUMPY_TYPES[self.dtype], itemsize(self.dtype)
+        if self.size == 0:
+            return np.empty(self.shape, dtype)
+        flat = self.storage.map(self.offset * step, self._reach, dtype)
+        strides = [stride * step for stride in self.strides]
+        return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
+
+
+def itemsize(dtype: str) -> int:
+    return np.dtype(NUMPY_TYPES[dtype]).itemsize
+
+
+def shown(name: object) -> str:
+    """A name from a file, made fit for a message: quoted, without control codes, not too long."""
+    text = repr(name) if isinstance(name, str | int | bytes) else f"a {type(name).__name__}"
+    return text if len(text) <= 80 else f"{text[:76]}...'"
+
+
+def cast(values: np.ndarray, source: str, target: str) -> np.ndarray:
+    """Values of dtype `source` as dtype `target`, bfloat16 in its bits on both sides."""
+    if source == target:
+        return values
+    if source == "bfloat16":
+        values = (values.astype(np.uint32) << 16).view(np.float32)
+    if target != "bfloat16":
+        return values.astype(NUMPY_TYPES[target])
+    bits = np.ascontiguousarray(values, np.float32).view(np.uint32)
+    # Round half to even, as MLX and PyTorch do; a NaN must not become an infinity.
+    rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16
+    return np.where(np.isnan(values), 0x7FC0, rounded).astype(np.uint16)
