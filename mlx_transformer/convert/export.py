@@ -1,0 +1,45 @@
+"""What every export starts from: the weights in full precision, and the knobs it can express."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import mlx.core as mx
+import mlx.nn as nn
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.errors import InputError
+from mlx_transformer.model import Transformer
+from mlx_transformer.storage import named_parameters
+
+
+def float32_weights(model: Transformer) -> dict[str, mx.array]:
+    """Every parameter under its own name in float32: exact for float16 and bfloat16, and the
+    numbers that a quantised matrix stands for."""
+    weights = named_parameters(model)
+    for path, module in model.named_modules():
+        if isinstance(module, nn.QuantizedLinear | nn.QuantizedEmbedding):
+            scales, biases = (weights.pop(f"{path}.{part}") for part in ("scales", "biases"))
+            weights[f"{path}.weight"] = mx.dequantize(
+                module.weight, scales, biases, module.group_size, module.bits
+            )
+    return {name: array.astype(mx.float32) for name, array in weights.items()}
+
+
+def word_matrices(config: ModelConfig, weights: Mapping[str, mx.array]) -> tuple[mx.array, ...]:
+    """The matrices (V,d_model) of source words, target words and output, tied ones the same."""
+    source = weights["source_words.weight"]
+    target = source if config.shared_embeddings else weights["target_words.weight"]
+    return source, target, target if config.tied_output else weights["output.weight"]
+
+
+def check_expressible(config: ModelConfig, where: str, **settings: Any) -> None:
+    """Refuse a model that differs in one of `settings`, or whose heads do not share d_model
+    evenly, and name the setting."""
+    for name, size in zip(("d_k", "d_v"), config.head_sizes, strict=True):
+        if size * config.h != config.d_model:
+            raise InputError(f"{where} cannot express {name} {size}: it must be d_model / h")
+    for name, value in settings.items():
+        if getattr(config, name) != value:
+            raise InputError(
+                f"{where} cannot express {name} {getattr(config, name)!r}: it must be {value!r}"
+            )
