@@ -20,7 +20,9 @@ import numpy as np
 from mlx_transformer.config import ModelConfig
 
 Mask = mx.array | str
-KeysValues = tuple[mx.array, mx.array]  # (B, h, S, d_k), (B, h, S, d_v)
+Key = mx.array | None  # a random key: dropout is on
+KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)
+Maps = list[mx.array] | None  # where attention weights are collected, if anywhere
 
 
 @dataclass
@@ -42,70 +44,56 @@ class Cache(Protocol):
 # 3.1 Encoder and decoder stacks
 
 
-def dropout(x: mx.array, rate: float, key: mx.array | None) -> mx.array:
+def dropout(x: mx.array, rate: float, key: Key) -> mx.array:
     if key is None or rate == 0:
         return x
     keep = mx.random.bernoulli(1 - rate, x.shape, key=key)
     return mx.where(keep, x * (1 / (1 - rate)), mx.zeros((), x.dtype))
 
 
-def split(key: mx.array | None, n: int) -> Sequence[mx.array | None]:
+def split(key: Key, n: int) -> Sequence[Key]:
     """n independent keys, or n times None."""
     return [None] * n if key is None else list(mx.random.split(key, n))
 
 
-class Layer(nn.Module):
-    """What encoder and decoder layers share: LayerNorm(x + Dropout(Sublayer(x)))."""
+class Residual(nn.LayerNorm):
+    """What surrounds every sublayer: LayerNorm(x + Dropout(Sublayer(x))), or pre-norm."""
 
     def __init__(self, config: ModelConfig):
-        super().__init__()
+        super().__init__(config.d_model, eps=config.norm_eps)
         self._pre_norm = config.norm == "pre"
         self._dropout = config.dropout
 
-    def residual(
-        self,
-        x: mx.array,
-        norm: nn.LayerNorm,
-        sublayer: Callable[[mx.array], mx.array],
-        key: mx.array | None,
-    ) -> mx.array:
+    def around(self, x: mx.array, sublayer: Callable[[mx.array], mx.array], key: Key) -> mx.array:
         if self._pre_norm:
-            return x + dropout(sublayer(norm(x)), self._dropout, key)
-        return norm(x + dropout(sublayer(x), self._dropout, key))
+            return x + dropout(sublayer(self(x)), self._dropout, key)
+        return self(x + dropout(sublayer(x), self._dropout, key))
 
 
-class EncoderLayer(Layer):
+class EncoderLayer(nn.Module):
     def __init__(self, config: ModelConfig):
-        super().__init__(config)
+        super().__init__()
         self.self_attention = SelfAttention(config)
-        self.self_attention_norm = layer_norm(config)
+        self.self_attention_norm = Residual(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = layer_norm(config)
+        self.feed_forward_norm = Residual(config)
 
-    def __call__(
-        self,
-        x: mx.array,
-        mask: mx.array,
-        key: mx.array | None = None,
-        maps: list[mx.array] | None = None,
-    ) -> mx.array:
-        """x (B,S,d_model), mask (B,1,1,S) true at real tokens -> (B,S,d_model)."""
+    def __call__(self, x: mx.array, mask: mx.array, key: Key = None, maps: Maps = None) -> mx.array:
+        """x (B,S,d_model), mask (B,1,1,S) true at real tokens -> (B,S,d_model)"""
         keys = split(key, 2)
-        x = self.residual(
-            x, self.self_attention_norm, lambda y: self.self_attention(y, mask, maps=maps), keys[0]
-        )
-        return self.residual(x, self.feed_forward_norm, self.feed_forward, keys[1])
+        x = self.self_attention_norm(x, lambda y: self.self_attention(y, mask, maps=maps), keys[0])
+        return self.feed_forward_norm.around(x, self.feed_forward, keys[1])
 
 
-class DecoderLayer(Layer):
+class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig):
-        super().__init__(config)
+        super().__init__()
         self.self_attention = SelfAttention(config)
-        self.self_attention_norm = layer_norm(config)
+        self.self_attention_norm = Residual(config)
         self.cross_attention = CrossAttention(config)
-        self.cross_attention_norm = layer_norm(config)
+        self.cross_attention_norm = Residual(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = layer_norm(config)
+        self.feed_forward_norm = Residual(config)
 
     def __call__(
         self,
@@ -113,32 +101,27 @@ class DecoderLayer(Layer):
         mask: Mask,
         memory: mx.array | KeysValues,
         memory_mask: mx.array,
-        key: mx.array | None = None,
+        key: Key = None,
         cache: Cache | None = None,
-        maps: tuple[list[mx.array], list[mx.array]] | None = None,
+        maps: tuple[Maps, Maps] = (None, None),
     ) -> mx.array:
-        """y (B,T,d_model), memory (B,S,d_model) or its keys and values -> (B,T,d_model)."""
+        """y (B,T,d_model), memory (B,S,d_model) or its keys and values -> (B,T,d_model)"""
         keys = split(key, 3)
-        self_maps, cross_maps = maps or (None, None)
-        y = self.residual(
-            y,
-            self.self_attention_norm,
-            lambda x: self.self_attention(x, mask, cache, self_maps),
-            keys[0],
+        y = self.self_attention_norm.around(
+            y, lambda x: self.self_attention(x, mask, cache, maps[0]), keys[0]
         )
-        y = self.residual(
-            y,
-            self.cross_attention_norm,
-            lambda x: self.cross_attention(x, memory, memory_mask, cross_maps),
-            keys[1],
+        y = self.cross_attention_norm.around(
+            y, lambda x: self.cross_attention(x, memory, memory_mask, maps[1]), keys[1]
         )
-        return self.residual(y, self.feed_forward_norm, self.feed_forward, keys[2])
+        return self.feed_forward_norm.around(y, self.feed_forward, keys[2])
 
 
 class Stack(nn.Module):
     """N layers and, in most pre-norm models, a last norm."""
 
-    def __init__(self, layers: Sequence[Layer], final_norm: nn.LayerNorm | None):
+    def __init__(
+        self, layers: Sequence[EncoderLayer | DecoderLayer], final_norm: nn.LayerNorm | None
+    ):
         super().__init__()
         self.layers = list(layers)
         if final_norm is not None:
@@ -151,9 +134,7 @@ class Stack(nn.Module):
 # 3.2 Attention
 
 
-def attend(
-    q: mx.array, k: mx.array, v: mx.array, mask: Mask, maps: list[mx.array] | None
-) -> mx.array:
+def attend(q: mx.array, k: mx.array, v: mx.array, mask: Mask, maps: Maps) -> mx.array:
     """softmax(q k^T / sqrt(d_k)) v, heads joined: q (B,h,T,d_k) -> (B,T,h*d_v).
 
     The weights are never materialised by the fused kernel; asked for, they are computed apart.
@@ -184,11 +165,7 @@ class SelfAttention(nn.Module):
         self.out = linear(h * d_v, [config.d_model], bias)
 
     def __call__(
-        self,
-        x: mx.array,
-        mask: Mask,
-        cache: Cache | None = None,
-        maps: list[mx.array] | None = None,
+        self, x: mx.array, mask: Mask, cache: Cache | None = None, maps: Maps = None
     ) -> mx.array:
         """x (B,T,d_model) -> (B,T,d_model)"""
         q, k, v = (heads(part, self._h) for part in mx.split(self.qkv(x), self._bounds, axis=-1))
@@ -215,11 +192,7 @@ class CrossAttention(nn.Module):
         return heads(k, self._h), heads(v, self._h)
 
     def __call__(
-        self,
-        x: mx.array,
-        memory: mx.array | KeysValues,
-        mask: mx.array,
-        maps: list[mx.array] | None = None,
+        self, x: mx.array, memory: mx.array | KeysValues, mask: mx.array, maps: Maps = None
     ) -> mx.array:
         """x (B,T,d_model) -> (B,T,d_model)
 
@@ -298,9 +271,7 @@ class Embedding(nn.Module):
         if config.embedding_norm:
             self.norm = layer_norm(config)
 
-    def __call__(
-        self, words: mx.array, position: int | mx.array = 0, key: mx.array | None = None
-    ) -> mx.array:
+    def __call__(self, words: mx.array, position: int | mx.array = 0, key: Key = None) -> mx.array:
         """words (B,T,d_model), the first at `position` -> (B,T,d_model)"""
         table = self.positions if "positions" in self else self._sinusoids
         rows = position + self._offset + mx.arange(words.shape[1])
@@ -343,17 +314,12 @@ class Transformer(nn.Module):
             layer_norm(config) if config.decoder_final_norm else None,
         )
 
-    def __call__(self, source: mx.array, target: mx.array, key: mx.array | None = None) -> mx.array:
+    def __call__(self, source: mx.array, target: mx.array, key: Key = None) -> mx.array:
         """Next-word logits: source (B,S) and target (B,T) ids -> (B,T,V); dropout if key."""
         return self.logits(self.hidden(source, target, key))
 
     def hidden(
-        self,
-        source: mx.array,
-        target: mx.array,
-        key: mx.array | None = None,
-        *,
-        checkpointing: bool = False,
+        self, source: mx.array, target: mx.array, key: Key = None, *, checkpointing: bool = False
     ) -> mx.array:
         """The decoder's output before the softmax layer: ids (B,S), (B,T) -> (B,T,d_model).
 
@@ -377,7 +343,7 @@ class Transformer(nn.Module):
     def encode(
         self,
         source: mx.array,
-        key: mx.array | None = None,
+        key: Key = None,
         maps: AttentionMaps | None = None,
         *,
         checkpointing: bool = False,
@@ -404,14 +370,14 @@ class Transformer(nn.Module):
         position: int | mx.array = 0,
         mask: Mask = "causal",
         caches: Sequence[Cache] | None = None,
-        key: mx.array | None = None,
+        key: Key = None,
         maps: AttentionMaps | None = None,
         checkpointing: bool = False,
     ) -> mx.array:
         """(B,T) ids from `position` on, `memory` by layer -> hidden (B,T,d_model)"""
         keys = split(key, len(self.decoder.layers) + 1)
         y = self.target_embedding(self.target_vectors(target, position), position, keys[-1])
-        layer_maps = (maps.decoder, maps.cross) if maps else None
+        layer_maps = (maps.decoder, maps.cross) if maps else (None, None)
         for i, layer in enumerate(self.decoder.layers):
             run = bind(layer, keys[i], checkpointing)
             cache = caches[i] if caches else None
@@ -452,7 +418,9 @@ def word_matrix(size: int, d_model: int) -> nn.Embedding:
     return matrix
 
 
-def bind(layer: Layer, key: mx.array | None, checkpointing: bool) -> Callable[..., mx.array]:
+def bind(
+    layer: EncoderLayer | DecoderLayer, key: Key, checkpointing: bool
+) -> Callable[..., mx.array]:
     """The layer with its key. Checkpointing must not see the key as something to differentiate."""
     bound = partial(layer, key=key)
     return nn.utils.checkpoint(layer, bound) if checkpointing else bound
