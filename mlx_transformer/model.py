@@ -81,7 +81,9 @@ class EncoderLayer(nn.Module):
     def __call__(self, x: mx.array, mask: mx.array, key: Key = None, maps: Maps = None) -> mx.array:
         """x (B,S,d_model), mask (B,1,1,S) true at real tokens -> (B,S,d_model)"""
         keys = split(key, 2)
-        x = self.self_attention_norm(x, lambda y: self.self_attention(y, mask, maps=maps), keys[0])
+        x = self.self_attention_norm.around(
+            x, lambda y: self.self_attention(y, mask, maps=maps), keys[0]
+        )
         return self.feed_forward_norm.around(x, self.feed_forward, keys[1])
 
 
