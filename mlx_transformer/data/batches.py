@@ -1,0 +1,182 @@
+"""Batches by token budget on a fixed grid of shapes, in an order that any position restores.
+
+A compiled step is traced once a shape, so shapes must be few; padding is wasted work, so they must
+fit the text. Both are settled once: pairs are put into buckets of one shape (B, S, T) each, chosen
+from the lengths in the corpus. What changes from epoch to epoch is only which pairs of a bucket
+meet in a batch and in which order the batches come, and that follows from (seed, epoch) alone.
+"""
+
+import queue
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.data.corpus import ParallelCorpus
+from mlx_transformer.data.grid import Shape, choose_grid
+from mlx_transformer.errors import InputError
+
+T = TypeVar("T")
+
+
+class Position(NamedTuple):
+    """A place in the stream: the batch that comes next."""
+
+    epoch: int = 0
+    batch: int = 0
+
+
+START = Position()
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step reads; B rows of which the last may be nothing but padding.
+
+    Of several processes each has its own rows of a batch; `position` and `total_target_tokens`
+    are those of the whole.
+    """
+
+    source: np.ndarray  # (B,S) int32: pieces, end
+    target_in: np.ndarray  # (B,T) int32: start, pieces
+    target_out: np.ndarray  # (B,T) int32: pieces, end
+    source_tokens: int  # real ones here, end tokens included
+    target_tokens: int
+    total_target_tokens: int  # of all processes
+    position: Position  # where the stream goes on after this batch: what a checkpoint stores
+
+
+class Plan(NamedTuple):
+    """A batch before it is read: its shape and the pairs in it."""
+
+    shape: Shape
+    pairs: np.ndarray  # (at most B,) indices into the corpus
+
+
+class Batches:
+    """All batches of a corpus, epoch after epoch.
+
+    `batch_tokens` bounds B*S and B*T alike. With `size` processes, process `rank` gets every
+    size-th row of each batch; together they see what one process would.
+    """
+
+    def __init__(
+        self,
+        corpus: ParallelCorpus,
+        config: ModelConfig,
+        batch_tokens: int,
+        *,
+        seed: int = 0,
+        max_shapes: int = 32,
+        rank: int = 0,
+        size: int = 1,
+    ) -> None:
+        self.corpus = corpus
+        self.config = config
+        self.seed = seed
+        self.rank, self.size = rank, size
+        # What a pair takes in a batch: its pieces and the end token.
+        self._lengths = np.stack([corpus.source.lengths(), corpus.target.lengths()], axis=1) + 1
+        if not len(corpus):
+            raise InputError("there are no sentence pairs to make batches of")
+        self.shapes, shape_of = choose_grid(self._lengths, batch_tokens, max_shapes)
+        self._buckets = [np.flatnonzero(shape_of == k) for k in range(len(self.shapes))]
+
+    def __len__(self) -> int:
+        """Batches in an epoch."""
+        filled = zip(self._buckets, self.shapes, strict=True)
+        return sum(ceil(len(bucket) / shape.B) for bucket, shape in filled)
+
+    @property
+    def efficiency(self) -> float:
+        """The share of real tokens among all that the batches of an epoch hold."""
+        filled = zip(self._buckets, self.shapes, strict=True)
+        room = sum(ceil(len(pairs) / B) * B * (S + T) for pairs, (B, S, T) in filled)
+        return float(self._lengths.sum()) / room
+
+    def epoch(self, number: int) -> list[Plan]:
+        """The batches of an epoch in their order: every pair of the corpus once."""
+        random = np.random.default_rng([self.seed, number])
+        plans = []
+        for shape, bucket in zip(self.shapes, self._buckets, strict=True):
+            pairs = random.permutation(bucket)
+            plans += [Plan(shape, pairs[i : i + shape.B]) for i in range(0, len(pairs), shape.B)]
+        return [plans[i] for i in random.permutation(len(plans))]
+
+    def stream(self, start: Position = START) -> Iterator[Batch]:
+        """All batches from a position on, without end."""
+        epoch, first = start
+        while True:
+            plans = self.epoch(epoch)
+            for index in range(first, len(plans)):
+                last = index + 1 == len(plans)
+                after = Position(epoch + 1, 0) if last else Position(epoch, index + 1)
+                yield self.read(plans[index], after)
+            epoch, first = epoch + 1, 0
+
+    def read(self, plan: Plan, position: Position = START) -> Batch:
+        """The arrays of a batch: this process' rows of them."""
+        shape, pairs = plan
+        mine = pairs[self.rank :: self.size]
+        rows = ceil(shape.B / self.size)
+        config = self.config
+        # Without a start token the decoder starts from a zero vector whatever stands there.
+        start = config.pad_id if config.start_id is None else config.start_id
+        source = np.full((rows, shape.S), config.pad_id, np.int32)
+        target_in = np.full((rows, shape.T), config.pad_id, np.int32)
+        target_out = np.full((rows, shape.T), config.pad_id, np.int32)
+        for row, pair in enumerate(mine):
+            pieces = self.corpus.source[pair]
+            source[row, : len(pieces)] = pieces
+            source[row, len(pieces)] = config.eos_id
+            pieces = self.corpus.target[pair]
+            target_in[row, 0] = start
+            target_in[row, 1 : len(pieces) + 1] = pieces
+            target_out[row, : len(pieces)] = pieces
+            target_out[row, len(pieces)] = config.eos_id
+        source_tokens, target_tokens = map(int, self._lengths[mine].sum(0))
+        total = int(self._lengths[pairs, 1].sum())
+        return Batch(source, target_in, target_out, source_tokens, target_tokens, total, position)
+
+
+def prefetch(items: Iterator[T], depth: int = 4) -> Iterator[T]:
+    """The same items, made ahead in a thread that ends when this iterator is closed.
+
+    Not for items with MLX arrays: those belong to the thread that made them.
+    """
+    # An item is wrapped in a tuple; an exception is handed over as it is; None is the end.
+    ready: queue.Queue[tuple[T] | BaseException | None] = queue.Queue(depth)
+    stopped = threading.Event()
+
+    def put(message: tuple[T] | BaseException | None) -> None:
+        while not stopped.is_set():
+            try:
+                ready.put(message, timeout=0.1)
+            except queue.Full:
+                continue
+            return
+
+    def work() -> None:
+        try:
+            for item in items:
+                put((item,))
+                if stopped.is_set():
+                    return
+            put(None)
+        except BaseException as error:
+            put(error)
+
+    worker = threading.Thread(target=work, name="prefetch", daemon=True)
+    worker.start()
+    try:
+        while (message := ready.get()) is not None:
+            if isinstance(message, BaseException):
+                raise message
+            yield message[0]
+    finally:
+        stopped.set()
+        worker.join()

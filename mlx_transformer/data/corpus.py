@@ -1,0 +1,140 @@
+"""A prepared corpus: sentences as ids in memory-mapped files, so that its size costs no memory.
+
+A prepared directory holds the tokenizer's files, `prepared.json`, and for every split and side the
+ids of all sentences end to end (`train.source.ids`) with where each begins
+(`train.source.offsets`). Splits that are scored as text keep it too (`valid.source.txt`).
+"""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+
+from mlx_transformer.errors import InputError
+
+MANIFEST = "prepared.json"
+SIDES = ("source", "target")
+
+
+class Sentences:
+    """Id sequences, end to end in one array: sentence i is ids[offsets[i]:offsets[i+1]]."""
+
+    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+        self.ids = ids
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> np.ndarray:
+        """The pieces of sentence i, a view; no end token."""
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    def lengths(self) -> np.ndarray:
+        """(n,) int32: pieces of every sentence."""
+        return np.diff(self.offsets).astype(np.int32)
+
+    @classmethod
+    def from_lists(cls, sentences: Iterable[Iterable[int]]) -> "Sentences":
+        """In memory, for tests and small work."""
+        lists = [list(sentence) for sentence in sentences]
+        offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
+        return cls(np.fromiter(chain.from_iterable(lists), np.int32), offsets)
+
+
+@dataclass(frozen=True)
+class ParallelCorpus:
+    """One split: sentence pairs as ids and, for valid and test, as text."""
+
+    source: Sentences
+    target: Sentences
+    source_vocab_size: int
+    target_vocab_size: int
+    source_lines: list[str]  # one a pair in valid and test, none in train
+    target_lines: list[str]
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    @classmethod
+    def open(cls, directory: Path, split: str) -> "ParallelCorpus":
+        """Map a split of a prepared directory; one that the recipe has not is empty."""
+        manifest = read_manifest(directory)
+        dtypes = [np.dtype(manifest[f"{side}_dtype"]) for side in SIDES]
+        source, target = (
+            Sentences(
+                _map(directory / f"{split}.{side}.ids", dtype),
+                _map(directory / f"{split}.{side}.offsets", np.dtype(np.int64)),
+            )
+            for side, dtype in zip(SIDES, dtypes, strict=True)
+        )
+        if len(source) != len(target):
+            raise InputError(f"{directory} is damaged: {split} has sides of different length")
+        lines = [_read_lines(directory / f"{split}.{side}.txt") for side in SIDES]
+        sizes = [manifest["report"][f"{side}_vocab_size"] for side in SIDES]
+        return cls(source, target, *sizes, *lines)
+
+
+class SentenceWriter:
+    """Appends sentences to a pair of files that `Sentences` maps."""
+
+    def __init__(self, directory: Path, name: str, dtype: np.dtype) -> None:
+        self._ids = (directory / f"{name}.ids").open("wb")
+        self._offsets = (directory / f"{name}.offsets").open("wb")
+        self._dtype = dtype
+        self._end = 0
+        self._offsets.write(np.int64(0).tobytes())
+
+    def append(self, sentences: list[list[int]]) -> int:
+        """Write them; returns how many ids that was."""
+        lengths = np.fromiter(map(len, sentences), np.int64, len(sentences))
+        offsets = self._end + np.cumsum(lengths, dtype=np.int64)
+        count = int(lengths.sum())
+        self._ids.write(np.fromiter(chain.from_iterable(sentences), self._dtype, count).tobytes())
+        self._offsets.write(offsets.tobytes())
+        self._end += count
+        return count
+
+    def __enter__(self) -> "SentenceWriter":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for file in (self._ids, self._offsets):
+            with file:
+                file.flush()
+                os.fsync(file.fileno())
+
+
+def id_dtype(vocab_size: int) -> np.dtype:
+    return np.dtype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
+
+
+def read_manifest(directory: Path) -> dict:
+    path = directory / MANIFEST
+    if not path.is_file():
+        raise InputError(f"{directory} holds no prepared data: run mlx-transformer prepare")
+    return json.loads(path.read_text(encoding="utf-8"))
+
+
+def _map(path: Path, dtype: np.dtype) -> np.ndarray:
+    if not path.is_file():
+        return np.zeros(1 if path.suffix == ".offsets" else 0, dtype)
+    if path.stat().st_size == 0:  # an empty file cannot be mapped
+        return np.zeros(0, dtype)
+    return np.memmap(path, dtype, mode="r")
+
+
+def _read_lines(path: Path) -> list[str]:
+    if not path.is_file():
+        return []
+    return path.read_text(encoding="utf-8").split("\n")[:-1]

@@ -1,0 +1,66 @@
+"""A task without files: a number in English words -> the same number in German words."""
+
+import random
+
+LIMIT = 1_000_000
+# Everyday numbers are always trained on, so that a model can be asked for them.
+ALWAYS_TRAINED = 1_000
+SIZES = {"train": 100_000, "valid": 1_000, "test": 1_000}
+
+# fmt: off
+_ENGLISH = [
+    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten",
+    "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen",
+    "nineteen",
+]
+_ENGLISH_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_GERMAN = [
+    "null", "eins", "zwei", "drei", "vier", "fünf", "sechs", "sieben", "acht", "neun", "zehn",
+    "elf", "zwölf", "dreizehn", "vierzehn", "fünfzehn", "sechzehn", "siebzehn", "achtzehn",
+    "neunzehn",
+]
+_GERMAN_TENS = [
+    "zwanzig", "dreißig", "vierzig", "fünfzig", "sechzig", "siebzig", "achtzig", "neunzig",
+]
+# fmt: on
+
+
+def english(n: int) -> str:
+    """0 <= n < LIMIT in words, without `and`: `one hundred five thousand twenty-two`."""
+    if n < 20:
+        return _ENGLISH[n]
+    if n < 100:
+        ten, one = divmod(n, 10)
+        return _ENGLISH_TENS[ten - 2] + (f"-{_ENGLISH[one]}" if one else "")
+    unit, word = (100, "hundred") if n < 1000 else (1000, "thousand")
+    head, rest = divmod(n, unit)
+    return f"{english(head)} {word}" + (f" {english(rest)}" if rest else "")
+
+
+def german(n: int) -> str:
+    """0 <= n < LIMIT in words, written together: `einhundertfünftausendzweiundzwanzig`."""
+    if n < 20:
+        return _GERMAN[n]
+    if n < 100:
+        ten, one = divmod(n, 10)
+        return (f"{_stem(one)}und" if one else "") + _GERMAN_TENS[ten - 2]
+    unit, word = (100, "hundert") if n < 1000 else (1000, "tausend")
+    head, rest = divmod(n, unit)
+    return _stem(head) + word + (german(rest) if rest else "")
+
+
+def _stem(n: int) -> str:
+    """As `german`, before another word: a one at the end loses its s (einhundert, eintausend)."""
+    return german(n).removesuffix("s") if n % 100 == 1 else german(n)
+
+
+def pairs(split: str, seed: int = 0) -> list[tuple[str, str]]:
+    """The pairs of a split; no number is in two splits."""
+    return [(english(n), german(n)) for n in _numbers(split, seed)]
+
+
+def _numbers(split: str, seed: int) -> list[int]:
+    drawn = random.Random(seed).sample(range(ALWAYS_TRAINED, LIMIT), sum(SIZES.values()))
+    start = sum(SIZES[earlier] for earlier in list(SIZES)[: list(SIZES).index(split)])
+    chosen = drawn[start : start + SIZES[split]]
+    return [*range(ALWAYS_TRAINED), *chosen] if split == "train" else chosen

@@ -1,0 +1,242 @@
+"""Raw text to a prepared directory: learn the tokenizer, drop bad pairs, write ids.
+
+Everything streams in chunks, so that memory does not grow with the corpus. The directory is built
+aside and renamed: it is either complete or not there.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, field, replace
+from itertools import islice
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from mlx_transformer.data import subwords
+from mlx_transformer.data.corpus import MANIFEST, SIDES, SentenceWriter, id_dtype, read_manifest
+from mlx_transformer.data.text import BadLine, Pair, ParallelText, open_text
+from mlx_transformer.errors import InputError
+from mlx_transformer.recipe import SPLITS, DataConfig, Recipe, TokenizerConfig
+from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer
+
+FORMAT = 1  # of a prepared directory; another number is prepared again
+CHUNK = 10_000  # pairs held in memory at once
+
+# Called with what is being done, how many pairs are done, and of how many.
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """What became of one split."""
+
+    pairs: int
+    source_tokens: int  # pieces, without end tokens
+    target_tokens: int
+    dropped: dict[str, int]  # why -> how many pairs
+    invalid_lines: list[str]  # where the first few lines that are not UTF-8 are
+
+
+@dataclass(frozen=True)
+class PreparationReport:
+    """What is in a prepared directory; `reused` where nothing had to be done."""
+
+    source_vocab_size: int
+    target_vocab_size: int
+    splits: dict[str, SplitReport]
+    reused: bool = False
+
+
+def prepare(
+    recipe: Recipe,
+    out: Path,
+    tokenizer: Tokenizer | None = None,
+    progress: Progress = lambda stage, done, total: None,
+) -> PreparationReport:
+    """Make `out` a prepared directory of the recipe's data, unless it is one already.
+
+    Given a tokenizer, as in fine-tuning, that is used instead of learning one.
+    """
+    texts = {split: open_text(recipe.data, split) for split in SPLITS}
+    fingerprint = _fingerprint(recipe, tokenizer)
+    if (found := _existing(out)) is not None and found["fingerprint"] == fingerprint:
+        return replace(_read_report(found["report"]), reused=True)
+
+    aside = out.with_name(out.name + ".partial")
+    if aside.exists():
+        shutil.rmtree(aside)  # of a preparation that was killed
+    aside.mkdir(parents=True)
+    try:
+        if tokenizer is None:
+            tokenizer = _learn_tokenizer(texts["train"], recipe.tokenizer, progress)
+        tokenizer.save(aside)
+        splits = {
+            split: _write_split(aside, split, text, recipe.data, tokenizer, progress)
+            for split, text in texts.items()
+            if text.count
+        }
+        report = PreparationReport(tokenizer.source_vocab_size, tokenizer.target_vocab_size, splits)
+        if report.splits["train"].pairs == 0:
+            raise InputError(f"no training pair is left: dropped {splits['train'].dropped}")
+        _write_manifest(aside, tokenizer, fingerprint, report)
+        _put_in_place(aside, out)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+    return report
+
+
+def _existing(out: Path) -> dict[str, Any] | None:
+    """The manifest in `out`; refuses to replace a directory that is something else."""
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        return None
+    if not (out / MANIFEST).is_file():
+        raise InputError(f"{out} exists and is no prepared data: choose another place")
+    manifest = read_manifest(out)
+    return manifest if manifest["format"] == FORMAT else manifest | {"fingerprint": None}
+
+
+def _put_in_place(aside: Path, out: Path) -> None:
+    old = out.with_name(out.name + ".old")
+    if out.exists():
+        out.rename(old)
+    aside.rename(out)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _fingerprint(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
+    """Changes whenever preparing again could give something else."""
+    parts: list[Any] = [repr(recipe.data)]
+    if tokenizer is None:
+        parts.append(repr(recipe.tokenizer))
+    else:
+        parts.append({n: hashlib.sha256(b).hexdigest() for n, b in tokenizer.files.items()})
+    for split in SPLITS:
+        for pair in getattr(recipe.data, split):
+            for path in (pair.source, pair.target):
+                status = path.stat()
+                parts.append([status.st_size, status.st_mtime_ns])
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
+
+
+def _learn_tokenizer(text: ParallelText, config: TokenizerConfig, progress: Progress) -> Tokenizer:
+    if config.joint:
+        return sentencepiece_tokenizer(subwords.learn(_sample(text, (0, 1), progress), config))
+    source, target = (subwords.learn(_sample(text, (s,), progress), config) for s in (0, 1))
+    return sentencepiece_tokenizer(source, target)
+
+
+def _sample(text: ParallelText, sides: tuple[int, ...], progress: Progress) -> Iterator[str]:
+    """Lines to learn a vocabulary from: all, or evenly spaced ones of a large corpus."""
+    step = ceil(text.count * len(sides) / subwords.MAX_SENTENCES)
+    for i, pair in enumerate(islice(text.pairs(), 0, None, step)):
+        for side in sides:
+            if isinstance(line := pair[side], str):
+                yield line
+        if i % CHUNK == 0:
+            progress("learn the vocabulary", i * step, text.count)
+    progress("learn the vocabulary", text.count, text.count)
+
+
+@dataclass
+class _Filter:
+    """Decides which pairs stay, and counts the others by reason."""
+
+    data: DataConfig
+    training: bool
+    dropped: Counter[str] = field(default_factory=Counter)
+    invalid_lines: list[str] = field(default_factory=list)
+
+    def lines(self, pairs: list[Pair]) -> list[tuple[str, str]]:
+        """Pairs that are text on both sides."""
+        kept = []
+        for source, target in pairs:
+            if isinstance(source, str) and isinstance(target, str):
+                if source.strip() and target.strip():
+                    kept.append((source, target))
+                else:
+                    self.dropped["empty"] += 1
+            else:
+                self.dropped["invalid UTF-8"] += 1
+                self.invalid_lines += [str(x) for x in (source, target) if isinstance(x, BadLine)]
+        del self.invalid_lines[20:]
+        return kept
+
+    def fits(self, source: list[int], target: list[int]) -> bool:
+        """Whether a pair of pieces stays; lengths count the end token."""
+        short, long = sorted((len(source) + 1, len(target) + 1))
+        if short == 1:
+            self.dropped["empty"] += 1
+        elif long > self.data.max_length:
+            self.dropped["too long"] += 1
+        elif self.training and long > self.data.max_ratio * short:
+            self.dropped["badly proportioned"] += 1
+        else:
+            return True
+        return False
+
+
+def _write_split(
+    directory: Path,
+    split: str,
+    text: ParallelText,
+    data: DataConfig,
+    tokenizer: Tokenizer,
+    progress: Progress,
+) -> SplitReport:
+    keep = _Filter(data, training=split == "train")
+    pairs = source_tokens = target_tokens = done = 0
+    remaining = text.pairs()
+    dtypes = [id_dtype(tokenizer.source_vocab_size), id_dtype(tokenizer.target_vocab_size)]
+    with (
+        SentenceWriter(directory, f"{split}.source", dtypes[0]) as sources,
+        SentenceWriter(directory, f"{split}.target", dtypes[1]) as targets,
+    ):
+        while chunk := list(islice(remaining, CHUNK)):
+            lines = keep.lines(chunk)
+            encoded = zip(
+                tokenizer.encode_source_batch([source for source, _ in lines]),
+                tokenizer.encode_target_batch([target for _, target in lines]),
+                lines,
+                strict=True,
+            )
+            kept = [item for item in encoded if keep.fits(item[0], item[1])]
+            source_tokens += sources.append([source for source, _, _ in kept])
+            target_tokens += targets.append([target for _, target, _ in kept])
+            if split != "train":
+                _append_lines(directory, split, [pair for _, _, pair in kept])
+            pairs += len(kept)
+            done += len(chunk)
+            progress(f"encode {split}", done, text.count)
+    dropped = dict(keep.dropped)
+    return SplitReport(pairs, source_tokens, target_tokens, dropped, keep.invalid_lines)
+
+
+def _append_lines(directory: Path, split: str, lines: list[tuple[str, str]]) -> None:
+    for side, name in enumerate(SIDES):
+        with (directory / f"{split}.{name}.txt").open("a", encoding="utf-8", newline="") as file:
+            file.writelines(pair[side] + "\n" for pair in lines)
+
+
+def _write_manifest(
+    directory: Path, tokenizer: Tokenizer, fingerprint: str, report: PreparationReport
+) -> None:
+    sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+    manifest = {
+        "format": FORMAT,
+        "fingerprint": fingerprint,
+        **{f"{s}_dtype": id_dtype(size).name for s, size in zip(SIDES, sizes, strict=True)},
+        "report": asdict(report),
+    }
+    with (directory / MANIFEST).open("w", encoding="utf-8") as file:
+        json.dump(manifest, file, indent=2)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _read_report(values: dict[str, Any]) -> PreparationReport:
+    splits = {name: SplitReport(**split) for name, split in values["splits"].items()}
+    return PreparationReport(**(values | {"splits": splits}))

@@ -1,0 +1,82 @@
+"""Raw parallel text, line by line: from files, or generated."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlx_transformer.data import numbers
+from mlx_transformer.errors import InputError
+from mlx_transformer.recipe import DataConfig, FilePair
+
+
+@dataclass(frozen=True)
+class BadLine:
+    """Stands for a line that is not UTF-8."""
+
+    path: Path
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.path} line {self.number}"
+
+
+Pair = tuple[str | BadLine, str | BadLine]
+
+
+@dataclass(frozen=True)
+class ParallelText:
+    """Pairs of lines that can be gone through again and again, and how many there are."""
+
+    count: int
+    pairs: Callable[[], Iterator[Pair]]
+
+
+def open_text(data: DataConfig, split: str) -> ParallelText:
+    """The text of a split; complains about files that are missing, empty or not parallel."""
+    if data.task == "numbers":
+        generated = numbers.pairs(split)
+        return ParallelText(len(generated), lambda: iter(generated))
+    files: tuple[FilePair, ...] = getattr(data, split)
+    counts = [_count_pairs(pair) for pair in files]
+
+    def pairs() -> Iterator[Pair]:
+        for pair in files:
+            yield from zip(_lines(pair.source), _lines(pair.target), strict=True)
+
+    return ParallelText(sum(counts), pairs)
+
+
+def _count_pairs(pair: FilePair) -> int:
+    source, target = count_lines(pair.source), count_lines(pair.target)
+    if source != target:
+        raise InputError(
+            f"{pair.source} has {source:,} lines but {pair.target} has {target:,}: "
+            "line n of one must be the translation of line n of the other"
+        )
+    if source == 0:
+        raise InputError(f"{pair.source} and {pair.target} are empty")
+    return source
+
+
+def count_lines(path: Path) -> int:
+    """Lines of a file, the last with or without its line feed."""
+    if not path.is_file():
+        raise InputError(f"no file {path}: put the text there, or name another with data.dir")
+    lines, last = 0, b"\n"
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            lines += block.count(b"\n")
+            last = block[-1:]
+    return lines + (last != b"\n")
+
+
+def _lines(path: Path) -> Iterator[str | BadLine]:
+    # Bytes, so that only line feeds end a line: U+2028 and friends are text.
+    with path.open("rb") as file:
+        for number, raw in enumerate(file, 1):
+            try:
+                text = raw.decode("utf-8-sig" if number == 1 else "utf-8")
+            except UnicodeDecodeError:
+                yield BadLine(path, number)
+            else:
+                yield text.rstrip("\r\n")
