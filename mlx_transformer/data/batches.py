@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.data.corpus import ParallelCorpus
+from mlx_transformer.data.corpus import ParallelCorpus, Sentences
 from mlx_transformer.data.grid import Shape, choose_grid
 from mlx_transformer.errors import InputError
 
@@ -120,27 +120,34 @@ class Batches:
 
     def read(self, plan: Plan, position: Position = START) -> Batch:
         """The arrays of a batch: this process' rows of them."""
-        shape, pairs = plan
+        (B, S, T), pairs = plan
         mine = pairs[self.rank :: self.size]
-        rows = ceil(shape.B / self.size)
+        rows = ceil(B / self.size)
         config = self.config
+        source = _rows(self.corpus.source, mine, (rows, S), config)
+        target_out = _rows(self.corpus.target, mine, (rows, T), config)
+        target_in = np.full_like(target_out, config.pad_id)
         # Without a start token the decoder starts from a zero vector whatever stands there.
-        start = config.pad_id if config.start_id is None else config.start_id
-        source = np.full((rows, shape.S), config.pad_id, np.int32)
-        target_in = np.full((rows, shape.T), config.pad_id, np.int32)
-        target_out = np.full((rows, shape.T), config.pad_id, np.int32)
-        for row, pair in enumerate(mine):
-            pieces = self.corpus.source[pair]
-            source[row, : len(pieces)] = pieces
-            source[row, len(pieces)] = config.eos_id
-            pieces = self.corpus.target[pair]
-            target_in[row, 0] = start
-            target_in[row, 1 : len(pieces) + 1] = pieces
-            target_out[row, : len(pieces)] = pieces
-            target_out[row, len(pieces)] = config.eos_id
+        target_in[: len(mine), 0] = config.pad_id if config.start_id is None else config.start_id
+        inside = np.arange(1, T) < self._lengths[mine, 1, None]
+        target_in[: len(mine), 1:][inside] = target_out[: len(mine), :-1][inside]
         source_tokens, target_tokens = map(int, self._lengths[mine].sum(0))
         total = int(self._lengths[pairs, 1].sum())
         return Batch(source, target_in, target_out, source_tokens, target_tokens, total, position)
+
+
+def _rows(
+    sentences: Sentences, chosen: np.ndarray, shape: tuple[int, int], config: ModelConfig
+) -> np.ndarray:
+    """Sentences with end tokens as rows of an array of that shape, padded."""
+    starts = sentences.offsets[chosen]
+    lengths = sentences.offsets[chosen + 1] - starts
+    columns = np.arange(shape[1])
+    inside = columns < lengths[:, None]
+    rows = np.full(shape, config.pad_id, np.int32)
+    rows[: len(chosen)][inside] = sentences.ids[(starts[:, None] + columns)[inside]]
+    rows[np.arange(len(chosen)), lengths] = config.eos_id
+    return rows
 
 
 def prefetch(items: Iterator[T], depth: int = 4) -> Iterator[T]:
