@@ -1,0 +1,78 @@
+"""How a run looks to the user: a bar on a terminal, plain lines elsewhere, all on stderr."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tqdm import tqdm
+
+from mlx_transformer.data.prepare import PreparationReport
+from mlx_transformer.training.report import TrainingReport, ValidationReport
+
+
+class Console:
+    """Shows preparation and training; with `shown` off, as on all ranks but one, nothing."""
+
+    def __init__(self, shown: bool = True) -> None:
+        self._shown = shown
+        self._bar: tqdm | None = None
+        self._stage = ""
+        self._max_steps = 0
+
+    def message(self, text: str) -> None:
+        if self._shown:
+            tqdm.write(text, file=sys.stderr)
+
+    def preparing(self, stage: str, done: int, total: int) -> None:
+        if stage != self._stage:
+            self._close()
+            self._stage = stage
+            self._bar = self._new_bar(total, "pair", stage)
+            if not sys.stderr.isatty():
+                self.message(f"{stage}: {total:,} pairs")
+        if self._bar is not None:
+            self._bar.update(done - self._bar.n)
+
+    def prepared(self, report: PreparationReport) -> None:
+        self._close()
+        for split, found in report.splits.items():
+            dropped = ", ".join(f"{count:,} {why}" for why, count in found.dropped.items())
+            tokens = f"{found.source_tokens:,} + {found.target_tokens:,} tokens"
+            self.message(f"{split}: {found.pairs:,} pairs, {tokens}; dropped: {dropped or 'none'}")
+            for line in found.invalid_lines:
+                self.message(f"  {line}")
+
+    @contextmanager
+    def training(self, max_steps: int) -> Iterator[None]:
+        self._max_steps = max_steps
+        self._bar = self._new_bar(max_steps, "step", "train")
+        try:
+            yield
+        finally:
+            self._close()
+
+    def stepped(self, step: int) -> None:
+        if self._bar is not None:
+            if self._bar.n == 0:
+                self._bar.initial = step - 1  # a resumed run: earlier steps took no time here
+            self._bar.update(step - self._bar.n)
+
+    def trained(self, report: TrainingReport) -> None:
+        if self._bar is None:
+            self.message(report.line(self._max_steps))
+        else:
+            self._bar.set_postfix_str(report.line(self._max_steps).partition("  ")[2])
+
+    def validated(self, report: ValidationReport) -> None:
+        for line in report.lines():
+            self.message(line)
+
+    def _new_bar(self, total: int, unit: str, title: str) -> tqdm | None:
+        if not (self._shown and sys.stderr.isatty()):
+            return None
+        return tqdm(total=total, unit=unit, desc=title, file=sys.stderr, dynamic_ncols=True)
+
+    def _close(self) -> None:
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None

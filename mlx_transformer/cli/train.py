@@ -1,0 +1,151 @@
+"""mlx-transformer train: raw parallel text in, a trained translator out."""
+
+import argparse
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from mlx_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from mlx_transformer.model import Transformer
+    from mlx_transformer.recipe import Recipe
+    from mlx_transformer.training.run import Run
+    from mlx_transformer.training.validation import Translate
+
+SENTENCES_AT_ONCE = 64
+
+EPILOG = """\
+examples:
+  mlx-transformer train numbers --out runs/numbers
+  mlx-transformer train my-recipe.toml --out runs/mine --set training.max_steps=5000
+  mlx-transformer train --resume runs/mine
+  mlx-transformer train --resume runs/mine --set training.max_steps=20000
+  mlx-transformer train my-recipe.toml --from weights/en-de --out runs/tuned
+  mlx.launch -n 2 mlx-transformer train numbers --out runs/numbers    (two processes)
+
+Ctrl-C or SIGTERM saves and stops; a second Ctrl-C quits at once. The model, an average of the last
+checkpoints, is RUN/model; the best one by validation is RUN/best.
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Train a model from a recipe (a TOML file, or the name of one that is shipped): learn the "
+        "tokenizer, prepare the text, train, validate, save."
+    )
+    parser.epilog = EPILOG
+    parser.add_argument("recipe", nargs="?", metavar="RECIPE", help="a name or a .toml file")
+    parser.add_argument("--out", type=Path, metavar="RUN", help="directory of the new run")
+    parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=Path,
+        metavar="MODEL",
+        help="fine-tune this model, with its own tokenizer",
+    )
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        dest="overrides",
+        metavar="KEY=VALUE",
+        help="replace a key of the recipe, as training.max_steps=500; may be repeated",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    from mlx_transformer.recipe import load_recipe
+
+    recipe = None
+    if args.resume is None:
+        if args.recipe is None or args.out is None:
+            raise InputError("give a recipe and --out RUN, or --resume RUN")
+        recipe = load_recipe(args.recipe, args.overrides)
+    elif args.recipe is not None or args.out is not None or args.start is not None:
+        raise InputError("--resume RUN needs nothing else: the recipe is in RUN/run.toml")
+    return _train(args, recipe)
+
+
+def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
+    import mlx.core as mx
+
+    from mlx_transformer.cli.console import Console
+    from mlx_transformer.training.run import Run, train
+
+    group = mx.distributed.init()
+    first = group.rank() == 0
+    console = Console(shown=first)
+    path = args.resume if recipe is None else args.out
+    if first:
+        run = (
+            Run.open(path, args.overrides)
+            if recipe is None
+            else Run.create(path, recipe, args.start)
+        )
+        console.prepared(run.prepare(console.preparing))
+    mx.eval(mx.distributed.all_sum(mx.zeros(1), group=group))  # the others wait for the data
+    run = Run.open(path)
+    signals = Signals()
+    with console.training(run.recipe.training.max_steps):
+        outcome = train(run, _translate(run), console, signals, group)
+    if outcome == "interrupted":
+        console.message(f"saved; go on with: mlx-transformer train --resume {path}")
+        return 128 + signals.received
+    if first:
+        print(path / "model")
+    return 0
+
+
+def _translate(run: "Run") -> "Translate":
+    """Translation as the recipe's [validation] asks for."""
+    from mlx_transformer.decoding.options import SearchOptions
+
+    options = SearchOptions(beam=run.recipe.validation.beam, alpha=run.recipe.validation.alpha)
+    tokenizer = run.tokenizer()
+
+    def translate(model: "Transformer", texts: Sequence[str]) -> list[str]:
+        from mlx_transformer.decoding.search import search
+
+        sources = [
+            [*ids, model.config.eos_id] for ids in tokenizer.encode_source_batch(list(texts))
+        ]
+        by_length = sorted(range(len(sources)), key=lambda i: len(sources[i]))
+        found = [""] * len(sources)
+        for start in range(0, len(by_length), SENTENCES_AT_ONCE):
+            chosen = by_length[start : start + SENTENCES_AT_ONCE]
+            results = search(model, [sources[i] for i in chosen], options)
+            for i, hypotheses in zip(chosen, results, strict=True):
+                found[i] = tokenizer.decode(hypotheses[0].ids)
+        return found
+
+    return translate
+
+
+class Signals:
+    """Remembers the first Ctrl-C or SIGTERM; the second Ctrl-C interrupts as usual."""
+
+    received = 0
+
+    def __call__(self) -> bool:
+        return self.received > 0
+
+    def __enter__(self) -> "Signals":
+        self._before = {
+            number: signal.signal(number, self._receive)
+            for number in (signal.SIGINT, signal.SIGTERM)
+        }
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        signal.signal(signal.SIGINT, self._before[signal.SIGINT])
+        print("\nstopping after this step (Ctrl-C again: at once)", file=sys.stderr)

@@ -1,0 +1,151 @@
+"""Checkpoints that survive being killed: a directory is either whole or not there.
+
+checkpoints/step-NNNNNNNN/ holds config.json and model.safetensors, so that it is also a model to
+load, optimizer.safetensors with everything else of the training state, and progress.json, written
+last, with the data position and a checksum of each file.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import mlx.core as mx
+from mlx.utils import tree_flatten, tree_unflatten
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.training.step import State
+
+WEIGHTS, REST, PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a run is, beside its arrays."""
+
+    step: int = 0
+    epoch: int = 0  # with `batch`, where the data goes on
+    batch: int = 0
+    best_step: int = 0
+    best_score: float | None = None  # higher is better
+    lowest_loss: float | None = None
+    validations_since: int = 0  # without a lower loss
+
+
+class Checkpoints:
+    """The checkpoints of a run, oldest to newest by their step."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def paths(self) -> list[Path]:
+        return sorted(self.directory.glob("step-" + "[0-9]" * 8))
+
+    def save(self, state: State, progress: Progress, config: ModelConfig) -> None:
+        """Write one, at once or not at all."""
+
+        def fill(aside: Path) -> None:
+            config.save(aside / "config.json")
+            rest = {name: tree for name, tree in state.items() if name != "parameters"}
+            _save_arrays(aside / WEIGHTS, dict(tree_flatten(state["parameters"])))
+            _save_arrays(aside / REST, dict(tree_flatten(rest)))
+            sums = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
+            content = {"progress": asdict(progress), "sha256": sums}
+            (aside / PROGRESS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+
+        build_directory(self.directory / f"step-{progress.step:08d}", fill)
+
+    def prune(self, every: int, keep: int) -> None:
+        """Drop all but the last `keep`, and what was saved between multiples of `every`.
+
+        So a run that was interrupted, and saved then, ends with the checkpoints of any other.
+        """
+        *before, newest = self.paths()
+        regular = [path for path in before if int(path.name[-8:]) % every == 0]
+        for path in set(before) - set([*regular, newest][-keep:]):
+            shutil.rmtree(path)
+
+    def newest(self, warn: Callable[[str], None]) -> tuple[State, Progress, ModelConfig] | None:
+        """The last whole checkpoint; each damaged one after it is named to `warn`."""
+        for path in reversed(self.paths()):
+            try:
+                return _load(path)
+            except (InputError, OSError, RuntimeError, KeyError, TypeError) as error:
+                warn(f"checkpoint {path} is damaged and left out: {error}")
+        return None
+
+
+def _load(path: Path) -> tuple[State, Progress, ModelConfig]:
+    try:
+        content = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise InputError(f"{PROGRESS} is not valid JSON: {error}") from error
+    for name, expected in content["sha256"].items():
+        if _checksum(path / name) != expected:
+            raise InputError(f"{name} is not what was saved")
+    state = tree_unflatten(list(mx.load(str(path / REST)).items()))
+    state["parameters"] = tree_unflatten(list(mx.load(str(path / WEIGHTS)).items()))
+    mx.eval(state)  # loading is lazy, and the files may be gone by the first step
+    return state, Progress(**content["progress"]), ModelConfig.load(path / "config.json")
+
+
+def average(paths: Sequence[Path]) -> dict[str, mx.array]:
+    """The mean of the weights of model directories or checkpoints, float32, by name."""
+    total: dict[str, mx.array] = {}
+    for path in paths:
+        weights = mx.load(str(path / WEIGHTS))
+        if total and weights.keys() != total.keys():
+            raise InputError(f"{path} holds another model than {paths[0]}")
+        for name, weight in weights.items():
+            weight = weight.astype(mx.float32)
+            total[name] = total[name] + weight if name in total else weight
+        mx.eval(total)
+    return {name: weight / len(paths) for name, weight in total.items()}
+
+
+def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
+    """Make `target` a directory with what `fill` writes, at once or not at all."""
+    aside, old = (target.with_name(f".{target.name}.{word}") for word in ("partial", "old"))
+    try:
+        for rest in (aside, old):  # of a process that was killed
+            shutil.rmtree(rest, ignore_errors=True)
+        aside.mkdir(parents=True)
+        fill(aside)
+        for path in aside.iterdir():
+            _sync(path)
+        _sync(aside)
+        if target.exists():
+            target.rename(old)
+        aside.rename(target)
+        _sync(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise RunError(f"could not save {target}: {reason}; what was saved is kept") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _save_arrays(path: Path, arrays: dict[str, mx.array]) -> None:
+    try:
+        mx.save_safetensors(str(path), arrays, metadata={"format": "mlx"})
+    except RuntimeError as error:  # how MLX reports a full or read-only disk
+        raise OSError(str(error)) from error
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _sync(path: Path) -> None:
+    """Have the system write a file or the entries of a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,137 @@
+"""Projection to the vocabulary and label-smoothed cross-entropy, a chunk of tokens at a time.
+
+The logits of a whole batch, (tokens, V), are by far its largest array. Here a chunk's logits live
+only until its loss and its gradients are known, and the softmax that gives the one also gives the
+other: a logit is exponentiated once.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import mlx.core as mx
+
+CHUNK_LOGITS = 2**23  # a chunk holds about so many logits: 32 MB in float32
+
+Arrays = tuple[mx.array, ...]
+
+
+class Loss(NamedTuple):
+    """Sums over the real tokens of a batch, float32."""
+
+    smoothed: mx.array  # label-smoothed cross-entropy: what training minimises
+    nll: mx.array  # negative log-likelihood: what perplexity is made of
+    tokens: mx.array
+
+
+@dataclass(frozen=True)
+class OutputLoss:
+    """Cross-entropy of logits `logit_scale * hidden weight^T + bias`.
+
+    Smoothing spreads over all V words, as in PyTorch; targets equal to `pad_id` count for nothing.
+    Shapes: hidden (N,d_model), weight (V,d_model), bias (V,) or None, targets (N,) ids. Products
+    run in the dtype of `hidden`; softmax, sums and the gradient of the weight are float32.
+    """
+
+    pad_id: int
+    smoothing: float
+    logit_scale: float = 1.0
+
+    def __call__(
+        self, hidden: mx.array, weight: mx.array, bias: mx.array | None, targets: mx.array
+    ) -> Loss:
+        """The loss without gradients, for validation."""
+        smoothed = nll = mx.zeros(())
+        for rows in _chunks(targets.size, weight.shape[0]):
+            x = hidden[rows] * self.logit_scale
+            chunk = self._chunk(x, weight.astype(x.dtype), bias, targets[rows])
+            smoothed, nll = smoothed + chunk.smoothed, nll + chunk.nll
+        return Loss(smoothed, nll, self._tokens(targets))
+
+    def differentiable(
+        self, hidden: mx.array, weight: mx.array, bias: mx.array | None, targets: mx.array
+    ) -> Loss:
+        """The loss whose gradients by hidden, weight and bias are computed along with it."""
+
+        @mx.custom_function
+        def loss(*primals: mx.array) -> Arrays:
+            return self._with_gradients(targets, *primals)
+
+        @loss.vjp
+        def gradients(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> Arrays:
+            # Only the smoothed loss is trained on: the NLL has no gradient.
+            scale = cotangents[0]
+            pairs = zip(outputs[2:], primals, strict=True)
+            return tuple((g * scale).astype(p.dtype) for g, p in pairs)
+
+        primals = (hidden, weight) if bias is None else (hidden, weight, bias)
+        smoothed, nll, *_ = loss(*primals)
+        return Loss(smoothed, nll, self._tokens(targets))
+
+    def _with_gradients(
+        self, targets: mx.array, hidden: mx.array, weight: mx.array, bias: mx.array | None = None
+    ) -> Arrays:
+        """(smoothed, nll, d hidden, d weight[, d bias])"""
+        w = weight.astype(hidden.dtype)
+        smoothed = nll = mx.zeros(())
+        d_weight, d_bias = mx.zeros(weight.shape), mx.zeros(weight.shape[:1])
+        d_hidden = []
+        for rows in _chunks(targets.size, weight.shape[0]):
+            x = hidden[rows] * self.logit_scale
+            chunk = self._chunk(x, w, bias, targets[rows])
+            d_logits = chunk.d_logits.astype(x.dtype)
+            d_weight = d_weight + (d_logits.T @ x).astype(mx.float32)
+            if bias is not None:
+                d_bias = d_bias + chunk.d_logits.sum(axis=0)
+            d_hidden.append((d_logits @ w) * self.logit_scale)
+            smoothed, nll = smoothed + chunk.smoothed, nll + chunk.nll
+            # The next chunk waits for this one, or the logits of all would be alive at once.
+            w, d_weight, d_bias, smoothed, nll, d_hidden[-1] = mx.depends(
+                [w, d_weight, d_bias, smoothed, nll, d_hidden[-1]],
+                [d_weight, d_bias, smoothed, nll, d_hidden[-1]],
+            )
+        outputs = (smoothed, nll, mx.concatenate(d_hidden), d_weight)
+        return outputs if bias is None else (*outputs, d_bias)
+
+    def _chunk(
+        self, x: mx.array, w: mx.array, bias: mx.array | None, targets: mx.array
+    ) -> "_Chunk":
+        """x (C,d_model), w (V,d_model), targets (C,)"""
+        logits = (x @ w.T).astype(mx.float32)
+        if bias is not None:
+            logits = logits + bias
+        V = logits.shape[1]
+        ids = targets[:, None]
+        real = (ids != self.pad_id).astype(mx.float32)
+        peak = logits.max(axis=1, keepdims=True)
+        exponentials = _exp(logits - peak)
+        total = exponentials.sum(axis=1, keepdims=True)
+        log_sum = peak + mx.log(total)
+        nll = ((log_sum - mx.take_along_axis(logits, ids, axis=1)) * real).sum()
+        uniform = ((log_sum - logits.mean(axis=1, keepdims=True)) * real).sum()
+        hit = mx.arange(V) == ids
+        d_logits = exponentials * (real / total) - mx.where(
+            hit, (1 - self.smoothing + self.smoothing / V) * real, self.smoothing / V * real
+        )
+        return _Chunk((1 - self.smoothing) * nll + self.smoothing * uniform, nll, d_logits)
+
+    def _tokens(self, targets: mx.array) -> mx.array:
+        return (targets != self.pad_id).sum().astype(mx.float32)
+
+
+class _Chunk(NamedTuple):
+    smoothed: mx.array
+    nll: mx.array
+    d_logits: mx.array  # (C,V), of the smoothed loss
+
+
+def _chunks(tokens: int, V: int) -> Iterator[slice]:
+    """Equal slices of the tokens, the last one possibly shorter."""
+    n = max(1, -(-tokens * V // CHUNK_LOGITS))
+    size = -(-tokens // n)
+    return (slice(start, start + size) for start in range(0, tokens, size))
+
+
+def _exp(x: mx.array) -> mx.array:
+    """e^x. MLX's exponential is three times slower than its power of two on a CPU."""
+    return mx.exp(x) if mx.metal.is_available() else mx.power(2.0, x * 1.4426950408889634)

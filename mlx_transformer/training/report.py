@@ -1,0 +1,182 @@
+"""What a run tells: log lines, validations, and the same as JSON in metrics.jsonl."""
+
+import json
+import math
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import mlx.core as mx
+
+from mlx_transformer.data.batches import Batch
+from mlx_transformer.training.step import Metrics
+
+
+@dataclass(frozen=True)
+class TrainingReport:
+    """The steps since the last log line."""
+
+    step: int
+    loss: float  # label-smoothed, mean of a target token
+    perplexity: float  # of the true words, without smoothing
+    learning_rate: float
+    gradient_norm: float  # of the last step
+    source_tokens_per_second: float
+    target_tokens_per_second: float
+    padding: float  # share of the positions of both sides that hold none
+    peak_memory: int  # bytes
+    seconds_left: float
+
+    def line(self, max_steps: int) -> str:
+        speed = f"{self.source_tokens_per_second:,.0f}+{self.target_tokens_per_second:,.0f}"
+        return (
+            f"step {self.step}/{max_steps}  loss {self.loss:.3f}  ppl {self.perplexity:.2f}  "
+            f"lr {self.learning_rate:.2e}  norm {self.gradient_norm:.2f}  {speed} tokens/s  "
+            f"padding {self.padding:.1%}  {self.peak_memory / 1e9:.2f} GB  "
+            f"{duration(self.seconds_left)} left"
+        )
+
+
+@dataclass(frozen=True)
+class Sample:
+    source: str
+    reference: str
+    translation: str
+
+
+@dataclass(frozen=True)
+class ValidationReport:
+    """One look at the validation set; scores are there where sentences were translated."""
+
+    step: int
+    loss: float
+    perplexity: float
+    seconds: float
+    bleu: float | None = None
+    chrf: float | None = None
+    signature: str | None = None  # of BLEU, as sacrebleu writes it
+    samples: Sequence[Sample] = ()
+
+    @property
+    def score(self) -> float:
+        """Higher is better: BLEU, or without translations the loss."""
+        return -self.loss if self.bleu is None else self.bleu
+
+    def lines(self) -> list[str]:
+        scores = "" if self.bleu is None else f"  BLEU {self.bleu:.2f}  chrF {self.chrf:.2f}"
+        head = f"validation at step {self.step}: loss {self.loss:.3f}  ppl {self.perplexity:.2f}"
+        lines = [f"{head}{scores}  ({self.seconds:.0f} s)"]
+        for sample in self.samples:
+            lines += [
+                f"  source     {sample.source}",
+                f"  reference  {sample.reference}",
+                f"  translated {sample.translation}",
+            ]
+        return lines
+
+
+class Reporter(Protocol):
+    """Who shows a run to the user."""
+
+    def message(self, text: str) -> None: ...
+
+    def stepped(self, step: int) -> None:
+        """A step was issued; its figures are not known yet."""
+
+    def trained(self, report: TrainingReport) -> None: ...
+
+    def validated(self, report: ValidationReport) -> None: ...
+
+
+@dataclass
+class Window:
+    """The steps between two log lines. Their metrics stay on the device until it closes."""
+
+    max_steps: int
+    source_tokens: int = 0
+    target_tokens: int = 0
+    positions: int = 0
+    steps: list[Metrics] = field(default_factory=list)
+    began: float = field(default_factory=time.perf_counter)
+
+    def add(self, batches: Sequence[Batch], metrics: Metrics) -> None:
+        self.source_tokens += sum(batch.source_tokens for batch in batches)
+        self.target_tokens += sum(batch.target_tokens for batch in batches)
+        self.positions += sum(batch.source.size + batch.target_in.size for batch in batches)
+        self.steps.append(metrics)
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time spent inside, on validation or saving, is not training time."""
+        mx.eval(self.steps)
+        start = time.perf_counter()
+        yield
+        self.began += time.perf_counter() - start
+
+    def report(self, step: int, ranks: int) -> TrainingReport:
+        """Waits for the device; every rank is taken to be as fast as this one."""
+        loss, nll, tokens = (
+            float(mx.stack(column).sum().item())
+            for column in list(zip(*self.steps, strict=True))[:3]
+        )
+        last = self.steps[-1]
+        seconds = time.perf_counter() - self.began
+        real = self.source_tokens + self.target_tokens
+        return TrainingReport(
+            step=step,
+            loss=loss / tokens,
+            perplexity=perplexity(nll / tokens),
+            learning_rate=float(last.learning_rate.item()),
+            gradient_norm=float(last.norm.item()),
+            source_tokens_per_second=self.source_tokens * ranks / seconds,
+            target_tokens_per_second=self.target_tokens * ranks / seconds,
+            padding=1 - real / self.positions,
+            peak_memory=mx.get_peak_memory(),
+            seconds_left=(self.max_steps - step) * seconds / len(self.steps),
+        )
+
+
+class MetricsLog:
+    """metrics.jsonl: one JSON object a line, with the kind of its report."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def append(self, report: TrainingReport | ValidationReport) -> None:
+        kind = "training" if isinstance(report, TrainingReport) else "validation"
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"kind": kind, **asdict(report)}, ensure_ascii=False) + "\n")
+
+    def cut(self, step: int) -> None:
+        """Forget what came after `step`: a resumed run will say it again."""
+        if not self._path.exists():
+            return
+        kept = [
+            line for line in self._path.read_text("utf-8").splitlines(True) if _upto(line, step)
+        ]
+        aside = self._path.with_name(self._path.name + ".partial")
+        aside.write_text("".join(kept), encoding="utf-8")
+        aside.replace(self._path)
+
+
+def _upto(line: str, step: int) -> bool:
+    try:
+        return json.loads(line)["step"] <= step
+    except ValueError:  # the last line of a process that was killed
+        return False
+
+
+def perplexity(nll: float) -> float:
+    return math.exp(min(nll, 700.0))  # beyond, a float overflows
+
+
+def duration(seconds: float) -> str:
+    """`2d 3h`, `3h 05m` or `4m 10s`"""
+    minutes, second = divmod(round(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    if hours >= 24:
+        return f"{hours // 24}d {hours % 24}h"
+    return f"{hours}h {minute:02d}m" if hours else f"{minute}m {second:02d}s"

@@ -1,0 +1,213 @@
+"""A run directory: made from a recipe, trained in, resumed, ended in one averaged model.
+
+run.toml        the recipe, resolved; written last when a run is made, so it marks a whole one
+start/          the model that fine-tuning starts from
+data/           the prepared text and the tokenizer
+metrics.jsonl   what was reported
+checkpoints/    step-NNNNNNNN/
+best/, model/   model directories: the best validation so far, and the average at the end
+"""
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Protocol
+
+import mlx.core as mx
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.data.batches import Batches
+from mlx_transformer.data.corpus import ParallelCorpus
+from mlx_transformer.data.prepare import PreparationReport, prepare
+from mlx_transformer.data.prepare import Progress as Preparing
+from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.model import Transformer
+from mlx_transformer.recipe import Recipe, load_recipe
+from mlx_transformer.storage import load_model, save_model
+from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
+from mlx_transformer.training.checkpoint import Checkpoints, Progress, average, build_directory
+from mlx_transformer.training.report import MetricsLog, Reporter
+from mlx_transformer.training.step import State, initial_state
+from mlx_transformer.training.trainer import Hooks, Outcome, Trainer
+from mlx_transformer.training.validation import Translate, Validator
+
+# With another value the saved state or the position in the data would mean something else.
+FIXED_SECTIONS = ("data", "tokenizer", "model")
+FIXED_KEYS = ("training.seed", "training.batch_tokens", "training.dtype")
+REGULARISATION = ("dropout", "label_smoothing")  # what a recipe may change of a model it tunes
+
+
+@dataclass(frozen=True)
+class Run:
+    path: Path
+    recipe: Recipe
+
+    @classmethod
+    def create(cls, path: Path, recipe: Recipe, start: Path | None = None) -> "Run":
+        """A new run; with `start`, of that model with its own tokenizer."""
+        if (path / "run.toml").exists():
+            raise InputError(
+                f"{path} already holds a run: continue it with --resume {path}, or choose another"
+            )
+        run = cls(path, recipe)
+        path.mkdir(parents=True, exist_ok=True)
+        if start is not None:
+            run._copy_start(start)
+        run._write_recipe()
+        return run
+
+    @classmethod
+    def open(cls, path: Path, overrides: Iterable[str] = ()) -> "Run":
+        """An existing run, some keys of its recipe replaced."""
+        if not (path / "run.toml").is_file():
+            raise InputError(
+                f"{path} holds no run (it has no run.toml): start one with "
+                f"mlx-transformer train RECIPE --out {path}"
+            )
+        overrides = list(overrides)
+        for override in overrides:
+            key = override.partition("=")[0].strip()
+            if key.partition(".")[0] in FIXED_SECTIONS or key in FIXED_KEYS:
+                raise InputError(f"{key} cannot change within a run: start a new one")
+        run = cls(path, load_recipe(path / "run.toml", overrides))
+        if overrides:
+            run._write_recipe()
+        return run
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.path / "checkpoints")
+
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.path / "data")
+
+    def prepare(self, progress: Preparing) -> PreparationReport:
+        """Text to ids, unless that is done."""
+        start = self.path / "start"
+        tokenizer = load_tokenizer(start) if start.exists() else None
+        return prepare(self.recipe, self.path / "data", tokenizer, progress)
+
+    def restore(self, warn: Callable[[str], None]) -> tuple[Transformer, State, Progress]:
+        """The newest whole checkpoint, or where a new run begins."""
+        found = self.checkpoints.newest(warn)
+        if found is not None:
+            state, progress, config = found
+            return Transformer(config), state, progress
+        model = self._first_model()
+        return model, initial_state(model, self.recipe.training), Progress()
+
+    def write_model(self, model: Transformer, directory: Path) -> None:
+        """A model directory that every verb can use."""
+        write_model(model, self.tokenizer(), directory, self._card(directory))
+
+    def average(self, last: int, directory: Path) -> list[Path]:
+        """Write the mean of the last checkpoints as a model; returns which those were."""
+        paths = self.checkpoints.paths()[-last:]
+        if not paths:
+            raise InputError(f"{self.path} has no checkpoint yet: train it first")
+        model = Transformer(ModelConfig.load(paths[-1] / "config.json"))
+        model.load_weights(list(average(paths).items()))
+        self.write_model(model, directory)
+        return paths
+
+    def _first_model(self) -> Transformer:
+        start = self.path / "start"
+        if start.exists():
+            return load_model(start)
+        tokenizer = self.tokenizer()
+        sizes = tokenizer.source_vocab_size, tokenizer.target_vocab_size
+        mx.random.seed(self.recipe.training.seed)
+        return Transformer(self.recipe.model_config(*sizes))
+
+    def _copy_start(self, start: Path) -> None:
+        model = load_model(start, mx.float32)
+        if model.config.quantization is not None:
+            raise InputError(f"{start} is quantised: fine-tune the model it was made from")
+        overrides = self.recipe.model.overrides
+        changed = {key: overrides[key] for key in REGULARISATION if key in overrides}
+        model.config = replace(model.config, **changed)
+        write_model(model, load_tokenizer(start), self.path / "start", f"A copy of {start}.\n")
+
+    def _write_recipe(self) -> None:
+        aside = self.path / "run.toml.partial"
+        aside.write_text(self.recipe.to_toml(), encoding="utf-8")
+        aside.replace(self.path / "run.toml")
+
+    def _card(self, directory: Path) -> str:
+        data = self.recipe.data
+        return (
+            f"# {data.source_language} to {data.target_language}\n\n"
+            "A Transformer trained with mlx-transformer:\n\n"
+            f'    mlx-transformer translate --model {directory} "..."\n\n'
+            f"The recipe it was trained with:\n\n```toml\n{self.recipe.to_toml()}```\n"
+        )
+
+
+class Interruption(AbstractContextManager, Protocol):
+    """Watches, while entered, for a wish to stop."""
+
+    def __call__(self) -> bool: ...
+
+
+def train(
+    run: Run,
+    translate: Translate,
+    reporter: Reporter,
+    interruption: Interruption,
+    group: mx.distributed.Group,
+) -> Outcome:
+    """Train a run, from wherever it is, to its end or until interrupted."""
+    recipe = run.recipe
+    model, state, progress = run.restore(reporter.message)
+    config = model.config
+    if progress.step > 0:
+        reporter.message(f"going on after step {progress.step} of {recipe.training.max_steps}")
+    if group.rank() == 0:
+        MetricsLog(run.path / "metrics.jsonl").cut(progress.step)
+    if not mx.metal.is_available() and sys.platform == "linux":
+        reporter.message("the first steps build CPU kernels: up to a minute each, once")
+
+    batches = Batches(
+        ParallelCorpus.open(run.path / "data", "train"),
+        config,
+        recipe.training.batch_tokens,
+        seed=recipe.training.seed,
+        rank=group.rank(),
+        size=group.size(),
+    )
+    hooks = Hooks(
+        reporter,
+        _validator(run, config, translate),
+        lambda best: run.write_model(best, run.path / "best"),
+        interruption,
+    )
+    trainer = Trainer(model, batches, recipe.training, recipe.validation, run.path, hooks, group)
+    with interruption:
+        outcome = trainer.train(state, progress)
+    if outcome != "interrupted" and group.rank() == 0:
+        run.average(recipe.training.average_last, run.path / "model")
+    return outcome
+
+
+def _validator(run: Run, config: ModelConfig, translate: Translate) -> Validator | None:
+    corpus = ParallelCorpus.open(run.path / "data", "valid")
+    if len(corpus) == 0:
+        return None
+    batches = Batches(corpus, config, run.recipe.training.batch_tokens)
+    return Validator(corpus, batches, run.recipe.validation.sentences, translate)
+
+
+def write_model(model: Transformer, tokenizer: Tokenizer, directory: Path, card: str) -> None:
+    """Weights, config, tokenizer and card, at once or not at all."""
+
+    def fill(aside: Path) -> None:
+        try:
+            save_model(model, aside)
+        except RuntimeError as error:  # how MLX reports a full disk
+            raise RunError(f"could not save {directory}: {error}") from error
+        tokenizer.save(aside)
+        (aside / "README.md").write_text(card, encoding="utf-8")
+
+    build_directory(directory, fill)

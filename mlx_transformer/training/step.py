@@ -1,0 +1,201 @@
+"""The compiled step: forward, loss, gradient, clipping and Adam in one graph.
+
+The state is a plain tree of arrays that goes in and comes out, so that a buffer no longer needed is
+reused and a checkpoint is the state, flattened. The dropout of an update follows from the seed, the
+step and the rank: there is no other random state to save.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import mlx.core as mx
+import mlx.nn as nn
+from mlx.utils import tree_flatten, tree_map
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.model import Transformer
+from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.training.loss import Loss, OutputLoss
+from mlx_transformer.training.schedule import make_schedule
+
+Tree = Any  # nested dicts and lists of arrays
+State = dict[str, Tree]
+# source (B,S), target input (B,T), target output (B,T)
+Arrays = tuple[mx.array, mx.array, mx.array]
+
+# float16 overflows where float32 does not: the loss is scaled as far up as the gradients allow.
+FIRST_LOSS_SCALE = 2.0**15
+STEPS_TO_DOUBLE_SCALE = 2000
+
+
+class Metrics(NamedTuple):
+    """What one update reports: sums over the real target tokens of all micro-batches and ranks."""
+
+    loss: mx.array
+    nll: mx.array
+    tokens: mx.array
+    norm: mx.array  # of the mean gradient, before clipping
+    learning_rate: mx.array
+
+
+def initial_state(model: Transformer, config: TrainingConfig) -> State:
+    """Step 0: float32 master weights and empty moments."""
+    parameters = tree_map(lambda p: p.astype(mx.float32), model.parameters())
+    state = {
+        "parameters": parameters,
+        "m": tree_map(mx.zeros_like, parameters),
+        "v": tree_map(mx.zeros_like, parameters),
+        "step": mx.array(0),
+        "bad_step": mx.array(0),  # the first step whose loss or gradient was not finite
+    }
+    if config.dtype == "float16":
+        state |= {"loss_scale": mx.array(FIRST_LOSS_SCALE), "good_steps": mx.array(0)}
+    return state
+
+
+class TrainStep:
+    """One update of the weights, from one micro-batch or several.
+
+    Micro-batches and ranks count by their tokens: the gradient is that of the mean loss of all
+    tokens, however they are split.
+    """
+
+    def __init__(
+        self,
+        model: Transformer,
+        config: TrainingConfig,
+        group: mx.distributed.Group | None = None,
+    ) -> None:
+        self._model = model
+        self._config = config
+        self._group = group or mx.distributed.init()
+        self._dtype = getattr(mx, config.dtype)
+        self._scheduled = make_schedule(config, model.config.d_model)
+        self._loss = output_loss(model.config)
+        ranks = mx.random.split(mx.random.key(config.seed), self._group.size())
+        self._key = ranks[self._group.rank()]
+        self._whole = mx.compile(self._one_batch)
+        self._accumulate = mx.compile(self._add_gradients)
+        self._finish = mx.compile(self._update)
+
+    def __call__(self, state: State, batches: Sequence[Arrays]) -> tuple[State, Metrics]:
+        """The next state and what to report of the update. Nothing is evaluated here."""
+        if len(batches) == 1:
+            state, metrics = self._whole(state, *batches[0])
+        else:
+            zeros = tree_map(mx.zeros_like, state["parameters"])
+            total = zeros, (mx.zeros(()), mx.zeros(()), mx.zeros(()))
+            for i, batch in enumerate(batches):
+                total = self._accumulate(state, total, mx.array(i), *batch)
+            state, metrics = self._finish(state, *total)
+        return state, Metrics(*metrics)
+
+    def _one_batch(
+        self, state: State, source: mx.array, target: mx.array, expected: mx.array
+    ) -> tuple[State, Metrics]:
+        key = self._dropout_key(state["step"])
+        return self._update(state, *self._gradients(state, key, source, target, expected))
+
+    def _add_gradients(
+        self,
+        state: State,
+        total: tuple[Tree, Loss],
+        i: mx.array,
+        source: mx.array,
+        target: mx.array,
+        expected: mx.array,
+    ) -> tuple[Tree, Loss]:
+        """The sums so far and those of micro-batch i."""
+        key = self._dropout_key(state["step"] * self._config.accumulate + i)
+        return tree_map(mx.add, total, self._gradients(state, key, source, target, expected))
+
+    def _dropout_key(self, count: mx.array) -> mx.array:
+        """A key of its own for every micro-batch of every rank."""
+        return self._key ^ mx.stack([mx.zeros_like(count), count]).astype(mx.uint32)
+
+    def _gradients(
+        self, state: State, key: mx.array, source: mx.array, target: mx.array, expected: mx.array
+    ) -> tuple[Tree, Loss]:
+        """Sums over the batch's tokens: the gradient of the (scaled) loss, and the loss."""
+
+        def objective(parameters: Tree) -> tuple[mx.array, Loss]:
+            self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
+            hidden = self._model.hidden(
+                source, target, key, checkpointing=self._config.gradient_checkpointing
+            )
+            loss = self._loss.differentiable(
+                hidden.reshape(-1, hidden.shape[-1]),
+                output_weight(self._model.config, parameters),
+                parameters.get("output_bias"),
+                expected.reshape(-1),
+            )
+            return loss.smoothed * state.get("loss_scale", 1.0), loss
+
+        (_, loss), gradients = mx.value_and_grad(objective)(state["parameters"])
+        return gradients, loss
+
+    def _update(self, state: State, gradients: Tree, loss: Loss) -> tuple[State, Metrics]:
+        """Adam, on the mean gradient of all tokens."""
+        size = self._group.size()
+        # An average of sums, as MLX buckets it, times the ranks is the sum over the ranks.
+        gradients = nn.utils.average_gradients(gradients, self._group)
+        loss, nll, tokens = (mx.distributed.all_sum(x, group=self._group) for x in loss)
+        factor = size / (mx.maximum(tokens, 1) * state.get("loss_scale", 1.0))
+        norm = factor * mx.sqrt(sum(mx.square(g).sum() for _, g in tree_flatten(gradients)))
+        if self._config.clip_norm is not None:
+            factor = factor * mx.minimum(1.0, self._config.clip_norm / (norm + 1e-6))
+
+        step = state["step"] + 1
+        learning_rate = self._scheduled(step.astype(mx.float32))
+        after = self._adam(state, gradients, factor, step, learning_rate)
+        finite = mx.isfinite(norm) & mx.isfinite(loss)
+        if "loss_scale" in state:
+            after, finite = self._rescale(state, after, finite, loss)
+        bad = mx.where(finite | (state["bad_step"] > 0), state["bad_step"], step)
+        after |= {"step": step, "bad_step": bad}
+        return after, Metrics(loss, nll, tokens, norm, learning_rate)
+
+    def _adam(
+        self, state: State, gradients: Tree, factor: mx.array, step: mx.array, rate: mx.array
+    ) -> State:
+        beta1, beta2, eps = self._config.beta1, self._config.beta2, self._config.eps
+        t = step.astype(mx.float32)
+        correct1, correct2 = 1 / (1 - beta1**t), 1 / (1 - beta2**t)
+        m = tree_map(lambda m, g: beta1 * m + (1 - beta1) * (g * factor), state["m"], gradients)
+        v = tree_map(
+            lambda v, g: beta2 * v + (1 - beta2) * mx.square(g * factor), state["v"], gradients
+        )
+        parameters = tree_map(
+            lambda p, m, v: p - rate * (m * correct1) / (mx.sqrt(v * correct2) + eps),
+            state["parameters"],
+            m,
+            v,
+        )
+        return {"parameters": parameters, "m": m, "v": v}
+
+    def _rescale(
+        self, state: State, after: State, finite: mx.array, loss: mx.array
+    ) -> tuple[State, mx.array]:
+        """float16: an overflow halves the scale and leaves the weights as they were.
+
+        It is an error only when the loss itself is not finite or the scale cannot go lower.
+        """
+        before = {name: state[name] for name in after}
+        kept = tree_map(lambda new, old: mx.where(finite, new, old), after, before)
+        good = mx.where(finite, state["good_steps"] + 1, 0)
+        double = good >= STEPS_TO_DOUBLE_SCALE
+        scale = state["loss_scale"]
+        kept["loss_scale"] = mx.where(finite, mx.where(double, scale * 2, scale), scale / 2)
+        kept["good_steps"] = mx.where(double, 0, good)
+        return kept, mx.isfinite(loss) & (kept["loss_scale"] >= 1)
+
+
+def output_loss(config: ModelConfig) -> OutputLoss:
+    return OutputLoss(config.pad_id, config.label_smoothing, config.logit_scale)
+
+
+def output_weight(config: ModelConfig, parameters: Tree) -> mx.array:
+    """The matrix of the softmax layer, (V,d_model)."""
+    if not config.tied_output:
+        return parameters["output"]["weight"]
+    return parameters["source_words" if config.shared_embeddings else "target_words"]["weight"]

@@ -1,0 +1,150 @@
+"""The loop: batches through the compiled step, log lines, validation, checkpoints, a clean stop."""
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import mlx.core as mx
+
+from mlx_transformer.data.batches import Batch, Batches, Position, prefetch
+from mlx_transformer.errors import RunError
+from mlx_transformer.model import Transformer
+from mlx_transformer.recipe import TrainingConfig, ValidationConfig
+from mlx_transformer.training.checkpoint import Checkpoints, Progress
+from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window
+from mlx_transformer.training.step import Arrays, State, TrainStep
+
+Outcome = Literal["finished", "stopped early", "interrupted"]
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """What the loop asks of those around it."""
+
+    reporter: Reporter
+    validate: Callable[[Transformer, int], ValidationReport] | None  # at a step; None: no text
+    save_best: Callable[[Transformer], None]
+    interrupted: Callable[[], bool]  # whether the user asked to stop
+
+
+class Trainer:
+    """A run from some state on. Of several ranks only the first validates, writes and reports."""
+
+    def __init__(
+        self,
+        model: Transformer,
+        batches: Batches,
+        training: TrainingConfig,
+        validation: ValidationConfig,
+        run: Path,
+        hooks: Hooks,
+        group: mx.distributed.Group,
+    ) -> None:
+        self._model = model
+        self._batches = batches
+        self._training = training
+        self._validation = validation
+        self._hooks = hooks
+        self._group = group
+        self._step = TrainStep(model, training, group)
+        self._checkpoints = Checkpoints(run / "checkpoints")
+        self._log = MetricsLog(run / "metrics.jsonl")
+        self._window = Window(training.max_steps)
+
+    def train(self, state: State, progress: Progress) -> Outcome:
+        """Go on from `progress` to the last step, or until told to stop."""
+        start = Position(progress.epoch, progress.batch)
+        with closing(prefetch(self._batches.stream(start))) as stream:
+            return self._loop(state, progress, stream)
+
+    def _loop(self, state: State, progress: Progress, stream: Iterator[Batch]) -> Outcome:
+        config = self._training
+        while progress.step < config.max_steps:
+            batches = [next(stream) for _ in range(config.accumulate)]
+            state, metrics = self._step(state, [_arrays(batch) for batch in batches])
+            mx.async_eval(state, metrics)
+            self._window.add(batches, metrics)
+            where = batches[-1].position
+            step = progress.step + 1
+            progress = replace(progress, step=step, epoch=where.epoch, batch=where.batch)
+            self._hooks.reporter.stepped(step)
+
+            last = step == config.max_steps
+            logs = last or step % config.log_every == 0
+            if logs:
+                self._report(state, step)
+            if last or step % self._validation.every == 0:
+                progress = self._validate(state, progress)
+            early = progress.validations_since >= (self._validation.patience or float("inf"))
+            # Ranks agree where they meet anyway; one alone can stop at any step.
+            interrupted = (logs or self._group.size() == 1) and self._interrupted()
+            if last or early or interrupted or step % config.save_every == 0:
+                self._save(state, progress)
+            if early or interrupted:
+                return "stopped early" if early else "interrupted"
+        return "finished"
+
+    def _report(self, state: State, step: int) -> None:
+        report = self._window.report(step, self._group.size())
+        self._window = Window(self._training.max_steps)
+        self._check(state)
+        if self._first:
+            self._log.append(report)
+            self._hooks.reporter.trained(report)
+
+    def _check(self, state: State) -> None:
+        bad = int(state["bad_step"].item())
+        if bad:
+            raise RunError(
+                f"the loss or its gradient was not finite at step {bad}, and nothing was saved "
+                "since: resume from the last checkpoint with a lower training.learning_rate, a "
+                "longer training.warmup or training.clip_norm"
+            )
+
+    def _validate(self, state: State, progress: Progress) -> Progress:
+        """Look at the validation set; keep the model if it is the best so far."""
+        if self._hooks.validate is None:
+            return progress
+        self._check(state)
+        with self._window.paused():
+            if self._first:
+                self._model.update(state["parameters"])
+                report = self._hooks.validate(self._model, progress.step)
+                self._log.append(report)
+                self._hooks.reporter.validated(report)
+                if progress.best_score is None or report.score > progress.best_score:
+                    self._hooks.save_best(self._model)
+                    best = {"best_step": progress.step, "best_score": report.score}
+                    progress = replace(progress, **best)
+                lower = progress.lowest_loss is None or report.loss < progress.lowest_loss
+                lowest = report.loss if lower else progress.lowest_loss
+                since = 0 if lower else progress.validations_since + 1
+                progress = replace(progress, lowest_loss=lowest, validations_since=since)
+            since = self._sum(progress.validations_since if self._first else 0)
+        return replace(progress, validations_since=since)
+
+    def _save(self, state: State, progress: Progress) -> None:
+        self._check(state)
+        if self._first:
+            with self._window.paused():
+                self._checkpoints.save(state, progress, self._model.config)
+                self._checkpoints.prune(self._training.save_every, self._training.keep_last)
+
+    def _interrupted(self) -> bool:
+        return self._sum(self._hooks.interrupted()) > 0
+
+    @property
+    def _first(self) -> bool:
+        return self._group.rank() == 0
+
+    def _sum(self, value: int) -> int:
+        """Over all ranks."""
+        if self._group.size() == 1:
+            return int(value)
+        return int(mx.distributed.all_sum(mx.array(int(value)), group=self._group).item())
+
+
+def _arrays(batch: Batch) -> Arrays:
+    return mx.array(batch.source), mx.array(batch.target_in), mx.array(batch.target_out)

@@ -1,0 +1,67 @@
+"""A look at the validation set: loss and perplexity of all of it, BLEU and chrF of some."""
+
+import time
+from collections.abc import Callable, Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_transformer.data.batches import Batches
+from mlx_transformer.data.corpus import ParallelCorpus
+from mlx_transformer.model import Transformer
+from mlx_transformer.training.report import Sample, ValidationReport, perplexity
+from mlx_transformer.training.step import output_loss, output_weight
+
+SAMPLES = 3
+
+# Source texts to translations, with the model as it is now.
+Translate = Callable[[Transformer, Sequence[str]], list[str]]
+
+
+class Validator:
+    """Measures a model; `sentences` of the corpus are translated, evenly spaced through it."""
+
+    def __init__(
+        self, corpus: ParallelCorpus, batches: Batches, sentences: int, translate: Translate
+    ) -> None:
+        self._corpus = corpus
+        self._batches = batches
+        self._translate = translate
+        count = min(sentences, len(corpus))
+        self._chosen = np.linspace(0, len(corpus) - 1, count).round().astype(int).tolist()
+
+    def __call__(self, model: Transformer, step: int) -> ValidationReport:
+        start = time.perf_counter()
+        loss, nll = self._loss(model)
+        scores = self._scores(model) if self._chosen else {}
+        seconds = time.perf_counter() - start
+        return ValidationReport(step, loss, perplexity(nll), seconds, **scores)
+
+    def _loss(self, model: Transformer) -> tuple[float, float]:
+        """Label-smoothed loss and negative log-likelihood, means of a target token."""
+        measure = output_loss(model.config)
+        weight = output_weight(model.config, model.parameters())
+        bias = model.get("output_bias")
+        sums = np.zeros(3)
+        for plan in self._batches.epoch(0):
+            batch = self._batches.read(plan)
+            hidden = model.hidden(mx.array(batch.source), mx.array(batch.target_in))
+            expected = mx.array(batch.target_out).reshape(-1)
+            loss = measure(hidden.reshape(-1, hidden.shape[-1]), weight, bias, expected)
+            sums += [x.item() for x in loss]
+        return sums[0] / sums[2], sums[1] / sums[2]
+
+    def _scores(self, model: Transformer) -> dict:
+        from sacrebleu.metrics import BLEU, CHRF
+
+        sources = [self._corpus.source_lines[i] for i in self._chosen]
+        references = [self._corpus.target_lines[i] for i in self._chosen]
+        translations = self._translate(model, sources)
+        bleu = BLEU()
+        rows = list(zip(sources, references, translations, strict=True))
+        return {
+            "bleu": bleu.corpus_score(translations, [references]).score,
+            "chrf": CHRF().corpus_score(translations, [references]).score,
+            "signature": str(bleu.get_signature()),
+            "samples": [Sample(*row) for row in rows[:: max(1, len(rows) // SAMPLES)][:SAMPLES]],
+        }
