@@ -25,6 +25,7 @@ from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer
 
 FORMAT = 1  # of a prepared directory; another number is prepared again
 CHUNK = 10_000  # pairs held in memory at once
+LEARN = "learn the vocabulary"
 
 # Called with what is being done, how many pairs are done, and of how many.
 Progress = Callable[[str, int, int], None]
@@ -123,22 +124,25 @@ def _fingerprint(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
 
 
 def _learn_tokenizer(text: ParallelText, config: TokenizerConfig, progress: Progress) -> Tokenizer:
+    def learn(*sides: int) -> bytes:
+        model = subwords.learn(_sample(text, sides, progress), config)
+        progress(LEARN, text.count, text.count)
+        return model
+
     if config.joint:
-        return sentencepiece_tokenizer(subwords.learn(_sample(text, (0, 1), progress), config))
-    source, target = (subwords.learn(_sample(text, (s,), progress), config) for s in (0, 1))
-    return sentencepiece_tokenizer(source, target)
+        return sentencepiece_tokenizer(learn(0, 1))
+    return sentencepiece_tokenizer(learn(0), learn(1))
 
 
 def _sample(text: ParallelText, sides: tuple[int, ...], progress: Progress) -> Iterator[str]:
     """Lines to learn a vocabulary from: all, or evenly spaced ones of a large corpus."""
     step = ceil(text.count * len(sides) / subwords.MAX_SENTENCES)
     for i, pair in enumerate(islice(text.pairs(), 0, None, step)):
-        for side in sides:
-            if isinstance(line := pair[side], str):
-                yield line
         if i % CHUNK == 0:
-            progress("learn the vocabulary", i * step, text.count)
-    progress("learn the vocabulary", text.count, text.count)
+            progress("read", i * step, text.count)
+        yield from (line for side in sides if isinstance(line := pair[side], str))
+    progress("read", text.count, text.count)
+    progress(LEARN, 0, text.count)
 
 
 @dataclass
