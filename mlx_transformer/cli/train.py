@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from mlx_transformer.training.run import Run
     from mlx_transformer.training.validation import Translate
 
-SENTENCES_AT_ONCE = 64
-
 EPILOG = """\
 examples:
   mlx-transformer train numbers --out runs/numbers
@@ -104,24 +102,13 @@ def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
 def _translate(run: "Run") -> "Translate":
     """Translation as the recipe's [validation] asks for."""
     from mlx_transformer.decoding.options import SearchOptions
+    from mlx_transformer.decoding.translator import Translator
 
     options = SearchOptions(beam=run.recipe.validation.beam, alpha=run.recipe.validation.alpha)
     tokenizer = run.tokenizer()
 
     def translate(model: "Transformer", texts: Sequence[str]) -> list[str]:
-        from mlx_transformer.decoding.search import search
-
-        sources = [
-            [*ids, model.config.eos_id] for ids in tokenizer.encode_source_batch(list(texts))
-        ]
-        by_length = sorted(range(len(sources)), key=lambda i: len(sources[i]))
-        found = [""] * len(sources)
-        for start in range(0, len(by_length), SENTENCES_AT_ONCE):
-            chosen = by_length[start : start + SENTENCES_AT_ONCE]
-            results = search(model, [sources[i] for i in chosen], options)
-            for i, hypotheses in zip(chosen, results, strict=True):
-                found[i] = tokenizer.decode(hypotheses[0].ids)
-        return found
+        return [found.text for found in Translator(model, tokenizer).translate(texts, options)]
 
     return translate
 

@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError, RunError
-from mlx_transformer.training.step import State
+from mlx_transformer.training.step import State, Tree
 
 WEIGHTS, REST, PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
 
@@ -51,8 +51,8 @@ class Checkpoints:
         def fill(aside: Path) -> None:
             config.save(aside / "config.json")
             rest = {name: tree for name, tree in state.items() if name != "parameters"}
-            _save_arrays(aside / WEIGHTS, dict(tree_flatten(state["parameters"])))
-            _save_arrays(aside / REST, dict(tree_flatten(rest)))
+            _save_arrays(aside / WEIGHTS, state["parameters"])
+            _save_arrays(aside / REST, rest)
             sums = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
             content = {"progress": asdict(progress), "sha256": sums}
             (aside / PROGRESS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -87,8 +87,8 @@ def _load(path: Path) -> tuple[State, Progress, ModelConfig]:
     for name, expected in content["sha256"].items():
         if _checksum(path / name) != expected:
             raise InputError(f"{name} is not what was saved")
-    state = tree_unflatten(list(mx.load(str(path / REST)).items()))
-    state["parameters"] = tree_unflatten(list(mx.load(str(path / WEIGHTS)).items()))
+    state = tree_unflatten(list(_load_arrays(path / REST).items()))
+    state["parameters"] = tree_unflatten(list(_load_arrays(path / WEIGHTS).items()))
     mx.eval(state)  # loading is lazy, and the files may be gone by the first step
     return state, Progress(**content["progress"]), ModelConfig.load(path / "config.json")
 
@@ -97,7 +97,7 @@ def average(paths: Sequence[Path]) -> dict[str, mx.array]:
     """The mean of the weights of model directories or checkpoints, float32, by name."""
     total: dict[str, mx.array] = {}
     for path in paths:
-        weights = mx.load(str(path / WEIGHTS))
+        weights = _load_arrays(path / WEIGHTS)
         if total and weights.keys() != total.keys():
             raise InputError(f"{path} holds another model than {paths[0]}")
         for name, weight in weights.items():
@@ -130,11 +130,19 @@ def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _save_arrays(path: Path, arrays: dict[str, mx.array]) -> None:
+def _save_arrays(path: Path, tree: Tree) -> None:
+    # The order of the names decides that of the bytes: sorted, equal states are equal files.
+    arrays: dict[str, mx.array] = dict(sorted(dict(tree_flatten(tree)).items()))
     try:
         mx.save_safetensors(str(path), arrays, metadata={"format": "mlx"})
     except RuntimeError as error:  # how MLX reports a full or read-only disk
         raise OSError(str(error)) from error
+
+
+def _load_arrays(path: Path) -> dict[str, mx.array]:
+    arrays = mx.load(str(path))
+    assert isinstance(arrays, dict)  # as every safetensors file
+    return arrays
 
 
 def _checksum(path: Path) -> str:

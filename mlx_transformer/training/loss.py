@@ -7,7 +7,7 @@ other: a logit is exponentiated once.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import mlx.core as mx
 
@@ -65,7 +65,7 @@ class OutputLoss:
             return tuple((g * scale).astype(p.dtype) for g, p in pairs)
 
         primals = (hidden, weight) if bias is None else (hidden, weight, bias)
-        smoothed, nll, *_ = loss(*primals)
+        smoothed, nll, *_ = cast(Arrays, loss(*primals))
         return Loss(smoothed, nll, self._tokens(targets))
 
     def _with_gradients(
@@ -86,10 +86,8 @@ class OutputLoss:
             d_hidden.append((d_logits @ w) * self.logit_scale)
             smoothed, nll = smoothed + chunk.smoothed, nll + chunk.nll
             # The next chunk waits for this one, or the logits of all would be alive at once.
-            w, d_weight, d_bias, smoothed, nll, d_hidden[-1] = mx.depends(
-                [w, d_weight, d_bias, smoothed, nll, d_hidden[-1]],
-                [d_weight, d_bias, smoothed, nll, d_hidden[-1]],
-            )
+            done = [d_weight, d_bias, smoothed, nll, d_hidden[-1]]
+            (w,) = mx.depends([w], done)
         outputs = (smoothed, nll, mx.concatenate(d_hidden), d_weight)
         return outputs if bias is None else (*outputs, d_bias)
 

@@ -119,8 +119,8 @@ class Window:
     def report(self, step: int, ranks: int) -> TrainingReport:
         """Waits for the device; every rank is taken to be as fast as this one."""
         loss, nll, tokens = (
-            float(mx.stack(column).sum().item())
-            for column in list(zip(*self.steps, strict=True))[:3]
+            number(mx.stack([getattr(step, name) for step in self.steps]).sum())
+            for name in ("loss", "nll", "tokens")
         )
         last = self.steps[-1]
         seconds = time.perf_counter() - self.began
@@ -129,8 +129,8 @@ class Window:
             step=step,
             loss=loss / tokens,
             perplexity=perplexity(nll / tokens),
-            learning_rate=float(last.learning_rate.item()),
-            gradient_norm=float(last.norm.item()),
+            learning_rate=number(last.learning_rate),
+            gradient_norm=number(last.norm),
             source_tokens_per_second=self.source_tokens * ranks / seconds,
             target_tokens_per_second=self.target_tokens * ranks / seconds,
             padding=1 - real / self.positions,
@@ -167,6 +167,13 @@ def _upto(line: str, step: int) -> bool:
         return json.loads(line)["step"] <= step
     except ValueError:  # the last line of a process that was killed
         return False
+
+
+def number(scalar: mx.array) -> float:
+    """The value of a scalar; waits for the device."""
+    value = scalar.item()
+    assert not isinstance(value, complex)
+    return float(value)
 
 
 def perplexity(nll: float) -> float:

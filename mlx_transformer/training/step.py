@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map
+from mlx.utils import tree_map, tree_reduce
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
@@ -84,7 +84,7 @@ class TrainStep:
             state, metrics = self._whole(state, *batches[0])
         else:
             zeros = tree_map(mx.zeros_like, state["parameters"])
-            total = zeros, (mx.zeros(()), mx.zeros(()), mx.zeros(()))
+            total = zeros, Loss(mx.zeros(()), mx.zeros(()), mx.zeros(()))
             for i, batch in enumerate(batches):
                 total = self._accumulate(state, total, mx.array(i), *batch)
             state, metrics = self._finish(state, *total)
@@ -139,21 +139,22 @@ class TrainStep:
         size = self._group.size()
         # An average of sums, as MLX buckets it, times the ranks is the sum over the ranks.
         gradients = nn.utils.average_gradients(gradients, self._group)
-        loss, nll, tokens = (mx.distributed.all_sum(x, group=self._group) for x in loss)
+        total, nll, tokens = (mx.distributed.all_sum(x, group=self._group) for x in loss)
         factor = size / (mx.maximum(tokens, 1) * state.get("loss_scale", 1.0))
-        norm = factor * mx.sqrt(sum(mx.square(g).sum() for _, g in tree_flatten(gradients)))
+        squares = tree_reduce(lambda sum, g: sum + mx.square(g).sum(), gradients, mx.zeros(()))
+        norm = factor * mx.sqrt(squares)
         if self._config.clip_norm is not None:
             factor = factor * mx.minimum(1.0, self._config.clip_norm / (norm + 1e-6))
 
         step = state["step"] + 1
         learning_rate = self._scheduled(step.astype(mx.float32))
         after = self._adam(state, gradients, factor, step, learning_rate)
-        finite = mx.isfinite(norm) & mx.isfinite(loss)
+        finite = mx.isfinite(norm) & mx.isfinite(total)
         if "loss_scale" in state:
-            after, finite = self._rescale(state, after, finite, loss)
+            after, finite = self._rescale(state, after, finite, total)
         bad = mx.where(finite | (state["bad_step"] > 0), state["bad_step"], step)
         after |= {"step": step, "bad_step": bad}
-        return after, Metrics(loss, nll, tokens, norm, learning_rate)
+        return after, Metrics(total, nll, tokens, norm, learning_rate)
 
     def _adam(
         self, state: State, gradients: Tree, factor: mx.array, step: mx.array, rate: mx.array

@@ -1,7 +1,6 @@
 """The loop: batches through the compiled step, log lines, validation, checkpoints, a clean stop."""
 
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -13,7 +12,7 @@ from mlx_transformer.errors import RunError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress
-from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window
+from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window, number
 from mlx_transformer.training.step import Arrays, State, TrainStep
 
 Outcome = Literal["finished", "stopped early", "interrupted"]
@@ -56,8 +55,7 @@ class Trainer:
     def train(self, state: State, progress: Progress) -> Outcome:
         """Go on from `progress` to the last step, or until told to stop."""
         start = Position(progress.epoch, progress.batch)
-        with closing(prefetch(self._batches.stream(start))) as stream:
-            return self._loop(state, progress, stream)
+        return self._loop(state, progress, prefetch(self._batches.stream(start)))
 
     def _loop(self, state: State, progress: Progress, stream: Iterator[Batch]) -> Outcome:
         config = self._training
@@ -95,7 +93,7 @@ class Trainer:
             self._hooks.reporter.trained(report)
 
     def _check(self, state: State) -> None:
-        bad = int(state["bad_step"].item())
+        bad = int(number(state["bad_step"]))
         if bad:
             raise RunError(
                 f"the loss or its gradient was not finite at step {bad}, and nothing was saved "
@@ -116,8 +114,7 @@ class Trainer:
                 self._hooks.reporter.validated(report)
                 if progress.best_score is None or report.score > progress.best_score:
                     self._hooks.save_best(self._model)
-                    best = {"best_step": progress.step, "best_score": report.score}
-                    progress = replace(progress, **best)
+                    progress = replace(progress, best_step=progress.step, best_score=report.score)
                 lower = progress.lowest_loss is None or report.loss < progress.lowest_loss
                 lowest = report.loss if lower else progress.lowest_loss
                 since = 0 if lower else progress.validations_since + 1
@@ -143,7 +140,7 @@ class Trainer:
         """Over all ranks."""
         if self._group.size() == 1:
             return int(value)
-        return int(mx.distributed.all_sum(mx.array(int(value)), group=self._group).item())
+        return int(number(mx.distributed.all_sum(mx.array(int(value)), group=self._group)))
 
 
 def _arrays(batch: Batch) -> Arrays:

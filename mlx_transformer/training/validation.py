@@ -9,7 +9,7 @@ import numpy as np
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.model import Transformer
-from mlx_transformer.training.report import Sample, ValidationReport, perplexity
+from mlx_transformer.training.report import Sample, ValidationReport, number, perplexity
 from mlx_transformer.training.step import output_loss, output_weight
 
 SAMPLES = 3
@@ -48,7 +48,7 @@ class Validator:
             hidden = model.hidden(mx.array(batch.source), mx.array(batch.target_in))
             expected = mx.array(batch.target_out).reshape(-1)
             loss = measure(hidden.reshape(-1, hidden.shape[-1]), weight, bias, expected)
-            sums += [x.item() for x in loss]
+            sums += [number(x) for x in loss]
         return sums[0] / sums[2], sums[1] / sums[2]
 
     def _scores(self, model: Transformer) -> dict:
