@@ -90,6 +90,16 @@ def prepare(
     return report
 
 
+def prepared(directory: Path) -> PreparationReport | None:
+    """What a prepared directory holds, without a look at the text it was made of.
+
+    For a run that has begun: its ids must stay what they are, wherever the text has gone.
+    """
+    if not (directory / MANIFEST).is_file():
+        return None
+    return replace(_read_report(read_manifest(directory)["report"]), reused=True)
+
+
 def _existing(out: Path) -> dict[str, Any] | None:
     """The manifest in `out`; refuses to replace a directory that is something else."""
     if not out.exists() or (out.is_dir() and not any(out.iterdir())):
