@@ -1,10 +1,11 @@
 """One way into every kind of checkpoint: its tensors by name, and whatever else it says."""
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from mlx_transformer.convert.npz_file import read_npz
 from mlx_transformer.convert.pickle_machine import Record
@@ -30,6 +31,53 @@ EXTRA_STATE_KEYS = ("generator",)
 MAX_JSON_BYTES = 64 << 20
 
 
+class Fields(Mapping[str, object]):
+    """Settings that a file brings along. A file may say anything: each is asked for by kind."""
+
+    def __init__(self, values: object):
+        values = values.state if isinstance(values, Record) else values
+        self._values = values if isinstance(values, dict) else {}
+
+    def __getitem__(self, name: str) -> object:
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name for name in self._values if isinstance(name, str))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def inner(self, *names: str) -> "Fields":
+        """The settings under the first of `names` that holds any."""
+        found = (Fields(self[name]) for name in names if name in self)
+        return next((fields for fields in found if fields), Fields({}))
+
+    def integer(self, *names: str, default: int | None = None) -> int:
+        return self._ask(names, default, int, "a whole number")
+
+    def number(self, *names: str, default: float | None = None) -> float:
+        return float(self._ask(names, default, int | float, "a number"))
+
+    def flag(self, *names: str, default: bool | None = None) -> bool:
+        return bool(self._ask(names, default, bool | int, "true or false"))
+
+    def text(self, *names: str, default: str | None = None) -> str:
+        return self._ask(names, default, str, "a word")
+
+    def _ask(self, names: tuple[str, ...], default: Any, kind: Any, meaning: str) -> Any:
+        """The one value of these settings; encoder and decoder must not differ."""
+        values = {name: self[name] for name in names if self.get(name) is not None}
+        for name, value in values.items():
+            if not isinstance(value, kind):
+                raise InputError(f"the checkpoint's setting {name} is not {meaning}")
+        if len(set(values.values())) > 1:
+            listed = " and ".join(f"{name} {shown(value)}" for name, value in values.items())
+            raise InputError(f"the model has one value for both, but the checkpoint has {listed}")
+        if not values and default is None:
+            raise InputError(f"the checkpoint's settings have no {names[0]}")
+        return next(iter(values.values()), default)
+
+
 @dataclass
 class Checkpoint:
     path: Path
@@ -40,14 +88,9 @@ class Checkpoint:
     def directory(self) -> Path:
         return self.path if self.path.is_dir() else self.path.parent
 
-    def fields(self, *names: str) -> dict[str, object]:
-        """Named settings out of the metadata: the first of `names` that holds any."""
-        for name in names:
-            value = self.metadata.get(name)
-            value = value.state if isinstance(value, Record) else value
-            if isinstance(value, dict):
-                return {str(key): item for key, item in value.items()}
-        return {}
+    def fields(self, *names: str) -> Fields:
+        """Settings out of the metadata: the first of `names` that holds any."""
+        return Fields(self.metadata).inner(*names)
 
 
 def read_checkpoint(path: Path) -> Checkpoint:
@@ -55,9 +98,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
     with _naming(path):
         file = _weights_in(path) if path.is_dir() else path
         tensors, metadata = _read_file(file)
-        hf_config = file.parent / "config.json"
-        if hf_config.is_file():
-            metadata["config.json"] = read_json(hf_config)
+        described = file.parent / "config.json"
+        if described.is_file() and "model_type" in (config := read_json(described)):
+            metadata["config.json"] = config  # transformers' description of the model
     return Checkpoint(path, tensors, metadata)
 
 

@@ -99,7 +99,10 @@ def write_safetensors(path: Path, entries: Mapping[str, Entry]) -> None:
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
         for entry in entries.values():
-            values = entry.make()
-            assert values.shape == entry.shape and values.itemsize == itemsize(entry.dtype)
-            little_endian = values.astype(values.dtype.newbyteorder("<"), order="C", copy=False)
-            file.write(little_endian.data)
+            file.write(_bytes(entry))
+
+
+def _bytes(entry: Entry) -> memoryview:
+    values = entry.make()
+    assert values.shape == entry.shape and values.itemsize == itemsize(entry.dtype)
+    return values.astype(values.dtype.newbyteorder("<"), order="C", copy=False).data

@@ -45,9 +45,10 @@ class Storage:
         """`count` values from byte `offset` of the storage on."""
         assert self.start is not None
         dtype = self.byteorder + dtype
-        return np.asarray(
-            np.memmap(self.path, dtype, mode="r", offset=self.start + offset, shape=(count,))
-        )
+        if count == 0:  # nothing cannot be mapped
+            return np.empty(0, dtype)
+        start = self.start + offset
+        return np.asarray(np.memmap(self.path, dtype, mode="r", offset=start, shape=(count,)))
 
 
 @dataclass(frozen=True)
@@ -63,13 +64,12 @@ class LazyTensor:
     def __post_init__(self) -> None:
         if self.dtype not in NUMPY_TYPES:
             raise InputError(f"the dtype {shown(self.dtype)} is not supported")
-        if len(self.shape) != len(self.strides) or len(self.shape) > MAX_DIMENSIONS:
+        if len(self.shape) != len(self.strides):
             raise InputError(
                 f"a tensor has {len(self.shape)} dimensions and {len(self.strides)} strides"
             )
-        numbers = (*self.shape, *self.strides, self.offset)
-        if any(type(n) is not int or n < 0 for n in numbers):
-            raise InputError("a tensor has a shape, stride or offset that is not a whole number")
+        for numbers in (self.shape, self.strides, (self.offset,)):
+            check_numbers(numbers)
         # More elements than the storage holds would let a small file ask for any amount of memory.
         held = self.storage.nbytes // itemsize(self.dtype)
         if self.size > held or (self.size and self.offset + self._reach > held):
@@ -81,6 +81,7 @@ class LazyTensor:
     @classmethod
     def contiguous(cls, storage: Storage, dtype: str, shape: tuple[int, ...]) -> "LazyTensor":
         """The whole storage in C order."""
+        check_numbers(shape)
         strides = tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
         return cls(storage, dtype, shape, strides)
 
@@ -101,6 +102,12 @@ class LazyTensor:
         flat = self.storage.map(self.offset * step, self._reach, dtype)
         strides = [stride * step for stride in self.strides]
         return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
+
+
+def check_numbers(numbers: tuple[int, ...]) -> None:
+    """Refuse what cannot be a shape, strides or an offset."""
+    if len(numbers) > MAX_DIMENSIONS or any(type(n) is not int or n < 0 for n in numbers):
+        raise InputError("a tensor has a shape, stride or offset that makes no sense")
 
 
 def itemsize(dtype: str) -> int:

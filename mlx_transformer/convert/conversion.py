@@ -1,0 +1,195 @@
+"""Convert a checkpoint: plan it, then write the model directory tensor by tensor."""
+
+import math
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.convert.checkpoint import read_checkpoint
+from mlx_transformer.convert.families import find_family
+from mlx_transformer.convert.family import Options
+from mlx_transformer.convert.mapping import FLOATS, make, stored_dtype
+from mlx_transformer.convert.plan import Plan, make_plan, uses
+from mlx_transformer.convert.safetensors_file import Entry, write_safetensors
+from mlx_transformer.errors import InputError
+
+CARD = """\
+---
+library_name: mlx
+tags: [mlx, translation]
+---
+
+# {name}
+
+Converted by mlx-transformer from {title}, `{checkpoint}`.
+
+{c.encoder_layers} encoder and {c.decoder_layers} decoder layers, {c.h} heads, d_model {c.d_model},
+d_ff {c.d_ff}, {c.vocab_size} source and {c.target_vocab_size} target words.
+
+    mlx-transformer translate --model {name} "..."
+"""
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a conversion did."""
+
+    directory: Path
+    family: str
+    config: ModelConfig
+    dtypes: tuple[str, ...]
+    parameters: int
+    ignored: tuple[str, ...]
+    tokenizer_files: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Key:
+    """A tensor of a checkpoint, and what becomes of it; an empty use means that nothing does."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    use: str
+
+
+def convert(
+    checkpoint_path: Path,
+    directory: Path,
+    options: Options | None = None,
+    *,
+    family: str | None = None,
+    dtype: str | None = None,
+    force: bool = False,
+) -> Report:
+    """Turn a checkpoint into a model directory. `dtype` None keeps the checkpoint's precision."""
+    if dtype is not None and dtype not in FLOATS:
+        raise InputError(f"the dtype must be one of {', '.join(FLOATS)}, not {dtype!r}")
+    _check_free(directory, force)
+    plan = make_plan(*find_family(read_checkpoint(checkpoint_path), options or Options(), family))
+    entries = _entries(plan, dtype)
+    tokenizer_files = _tokenizer_files(plan)
+    with _built_aside(directory) as aside:
+        plan.config.save(aside / "config.json")
+        write_safetensors(aside / "model.safetensors", entries)
+        for name, content in tokenizer_files.items():
+            _put(content, aside / name)
+        (aside / "README.md").write_text(_card(plan, directory), encoding="utf-8")
+    return _report(plan, directory, entries, tuple(tokenizer_files))
+
+
+def list_keys(
+    checkpoint_path: Path, options: Options | None = None, *, family: str | None = None
+) -> tuple[list[Key], str]:
+    """Every key with its use, and a sentence about the whole: its family, or what is wrong."""
+    options = options or Options()
+    checkpoint = read_checkpoint(checkpoint_path)
+    use: Mapping[str, str] = {}
+    try:
+        found, source = find_family(checkpoint, options, family)
+        use = {source.original[key]: what for key, what in uses(found, source).items()}
+        make_plan(found, source)
+        verdict = f"This is {found.title}, and complete."
+    except InputError as error:
+        verdict = str(error)
+    tensors = checkpoint.tensors.items()
+    return [Key(name, t.shape, t.dtype, use.get(name, "")) for name, t in tensors], verdict
+
+
+def _entries(plan: Plan, dtype: str | None) -> dict[str, Entry]:
+    tensors = plan.source.tensors
+    entries: dict[str, Entry] = {}
+    for name, rule in plan.rules.items():
+        stored, shape = stored_dtype(rule, tensors, dtype), plan.shapes[name]
+        entries[name] = Entry(stored, shape, partial(make, rule, tensors, shape, stored))
+    return entries
+
+
+def _tokenizer_files(plan: Plan) -> dict[str, Path | bytes]:
+    """Content by name in the model directory: what the user names, or what the family knows."""
+    known = plan.family.vocabulary(plan.source)
+    files = {n: c for n, c in known.items() if isinstance(c, bytes) or c.is_file()}
+    given = [plan.source.options.source_vocab, plan.source.options.target_vocab]
+    paths = [path for path in given if path is not None]
+    if not paths:
+        return files
+    for path in paths:
+        if not path.is_file():
+            raise InputError(f"there is no vocabulary file {path}")
+    if paths[0].suffix == ".txt":  # a word list like fairseq's
+        names = ("dict.txt",) if len(paths) == 1 else ("dict.source.txt", "dict.target.txt")
+        return dict(zip(names, paths, strict=True))
+    if "vocab.json" in files:  # SentencePiece cuts, the checkpoint's vocabulary numbers
+        return files | {"source.spm": paths[0], "target.spm": paths[-1]}
+    names = ("tokenizer.model",) if len(paths) == 1 else ("source.model", "target.model")
+    return dict(zip(names, paths, strict=True))
+
+
+def _put(content: Path | bytes, place: Path) -> None:
+    if isinstance(content, bytes):
+        place.write_bytes(content)
+    else:
+        shutil.copyfile(content, place)
+
+
+def _card(plan: Plan, directory: Path) -> str:
+    c = plan.config
+    return CARD.format(
+        name=directory.name,
+        title=plan.family.title,
+        checkpoint=plan.source.checkpoint.path.name,
+        c=c,
+    )
+
+
+def _report(
+    plan: Plan, directory: Path, entries: Mapping[str, Entry], files: tuple[str, ...]
+) -> Report:
+    use = uses(plan.family, plan.source)
+    return Report(
+        directory=directory,
+        family=plan.family.name,
+        config=plan.config,
+        dtypes=tuple(sorted({entry.dtype for entry in entries.values()})),
+        parameters=sum(math.prod(entry.shape) for entry in entries.values()),
+        ignored=tuple(
+            plan.source.original[key] for key, what in use.items() if what == "(ignored)"
+        ),
+        tokenizer_files=files,
+    )
+
+
+# The directory appears only when it is whole
+
+
+def _check_free(directory: Path, force: bool) -> None:
+    if not directory.exists():
+        return
+    if not force:
+        raise InputError(f"{directory} exists: give another name, or --force to replace it")
+    if not (directory.is_dir() and is_model_directory(directory)):
+        raise InputError(f"{directory} is not a model directory, so --force does not replace it")
+
+
+def is_model_directory(directory: Path) -> bool:
+    return not any(directory.iterdir()) or (directory / "model.safetensors").is_file()
+
+
+@contextmanager
+def _built_aside(directory: Path) -> Iterator[Path]:
+    """A folder beside `directory` that takes its place in the end, or vanishes on an error."""
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
+    try:
+        (aside / "new").mkdir()
+        yield aside / "new"
+        if directory.exists():
+            directory.rename(aside / "old")
+        (aside / "new").rename(directory)
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)

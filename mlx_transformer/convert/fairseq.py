@@ -1,0 +1,118 @@
+"""fairseq's `transformer` models, the newest and those of before 2019."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from mlx_transformer.convert.checkpoint import Fields
+from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.mapping import Table, part, stack, under
+from mlx_transformer.errors import InputError
+
+# Until 2019 q, k and v were packed into one matrix and the norms had numbers.
+ENCODER_LAYER: Table = {
+    "self_attention.qkv.*": [
+        stack("self_attn.q_proj.*", "self_attn.k_proj.*", "self_attn.v_proj.*"),
+        "self_attn.in_proj_*",
+    ],
+    "self_attention.out.*": "self_attn.out_proj.*",
+    "self_attention_norm.*": ["self_attn_layer_norm.*", "layer_norms.0.*"],
+    "feed_forward.w_1.*": "fc1.*",
+    "feed_forward.w_2.*": "fc2.*",
+    "feed_forward_norm.*": ["final_layer_norm.*", "layer_norms.1.*"],
+}
+DECODER_LAYER: Table = {
+    **ENCODER_LAYER,
+    "cross_attention.q.*": ["encoder_attn.q_proj.*", part("encoder_attn.in_proj_*", 0, 1)],
+    "cross_attention.kv.*": [
+        stack("encoder_attn.k_proj.*", "encoder_attn.v_proj.*"),
+        part("encoder_attn.in_proj_*", 1, 3),
+    ],
+    "cross_attention.out.*": "encoder_attn.out_proj.*",
+    "cross_attention_norm.*": ["encoder_attn_layer_norm.*", "layer_norms.1.*"],
+    "feed_forward_norm.*": ["final_layer_norm.*", "layer_norms.2.*"],
+}
+LAYERS = {"encoder": "encoder.layers.{i}.", "decoder": "decoder.layers.{i}."}
+TABLE: Table = {
+    "source_words.weight": "encoder.embed_tokens.weight",
+    "target_words.weight": "decoder.embed_tokens.weight",
+    "output.weight": ["decoder.output_projection.weight", "decoder.embed_out"],
+    "source_embedding.positions": "encoder.embed_positions.weight",
+    "target_embedding.positions": "decoder.embed_positions.weight",
+    "source_embedding.norm.*": "encoder.layernorm_embedding.*",
+    "target_embedding.norm.*": "decoder.layernorm_embedding.*",
+    **under("encoder.layers.{i}.", LAYERS["encoder"], ENCODER_LAYER),
+    **under("decoder.layers.{i}.", LAYERS["decoder"], DECODER_LAYER),
+    "encoder.norm.*": "encoder.layer_norm.*",
+    "decoder.norm.*": "decoder.layer_norm.*",
+}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "swish": "swish",
+}
+# Sinusoids as in tensor2tensor, counted on from the padding id; the decoder starts with </s>.
+POSITIONS = {
+    "position_layout": "halves",
+    "position_divisor_minus_one": True,
+    "position_offset": 2,
+}
+IDS = {"pad_id": 1, "start_id": 2, "eos_id": 2}
+
+
+def settings(source: Source) -> dict[str, Any]:
+    args = arguments(source)
+    if not args:  # a bare state dict
+        return POSITIONS | IDS
+    if args.flag("no_token_positional_embeddings", default=False):
+        raise InputError("models without position embeddings are not supported")
+    activation = args.text("activation_fn", default="relu")
+    if activation not in ACTIVATIONS:
+        raise InputError(f"the activation {activation!r} is not supported")
+    pre_norm = args.flag("encoder_normalize_before", "decoder_normalize_before", default=False)
+    lengths = [args.integer(f"max_{s}_positions", default=1024) for s in ("source", "target")]
+    return {
+        **POSITIONS,
+        **IDS,
+        "h": args.integer("encoder_attention_heads", "decoder_attention_heads"),
+        "norm": "pre" if pre_norm else "post",
+        "scale_embedding": not args.flag("no_scale_embedding", default=False),
+        "activation": ACTIVATIONS[activation],
+        "dropout": args.number("dropout", default=0.1),
+        "max_length": max(lengths),
+    }
+
+
+def arguments(source: Source) -> Fields:
+    """What the model was made with; the newest files group it, as in `encoder: {layers: 6}`."""
+    metadata = Fields(source.checkpoint.metadata)
+    args = metadata.inner("cfg").inner("model") or metadata.inner("args")
+    grouped = {f"{s}_{k}": v for s in ("encoder", "decoder") for k, v in args.inner(s).items()}
+    return Fields({**args, **grouped})
+
+
+def vocabulary(source: Source) -> Mapping[str, Path]:
+    """`dict.txt`, or `dict.LANGUAGE.txt` for each side, and the SentencePiece model if there is."""
+    metadata = Fields(source.checkpoint.metadata)
+    task = metadata.inner("cfg").inner("task") or metadata.inner("args")
+    folder = source.checkpoint.directory
+    files = {name: folder / name for name in ("dict.txt", "sentencepiece.bpe.model")}
+    for side in ("source", "target"):
+        language = task.text(f"{side}_lang", default=side)
+        files[f"dict.{side}.txt"] = folder / f"dict.{language}.txt"
+    return files
+
+
+FAMILY = Family(
+    name="fairseq",
+    title="a fairseq Transformer",
+    anchor="encoder.layers.0.fc1.weight",
+    matches=lambda source: "config.json" not in source.checkpoint.metadata,
+    layers=LAYERS,
+    table=TABLE,
+    settings=settings,
+    ignored=(r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))",),
+    vocabulary=vocabulary,
+)

@@ -1,0 +1,129 @@
+"""What a family of checkpoints is, and a checkpoint as seen by its family."""
+
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from mlx_transformer.convert.checkpoint import Checkpoint
+from mlx_transformer.convert.mapping import Table
+from mlx_transformer.convert.tensors import LazyTensor, shown
+from mlx_transformer.errors import InputError
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a user can say about a checkpoint that it does not say itself."""
+
+    renames: tuple[tuple[str, str], ...] = ()  # regular expression, replacement
+    source_embedding: str | None = None
+    target_embedding: str | None = None
+    output: str | None = None
+    positions: str | None = None
+    source_vocab: Path | None = None
+    target_vocab: Path | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of ModelConfig, stronger than ours
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint whose tensors go by the names of the family's table."""
+
+    checkpoint: Checkpoint
+    tensors: dict[str, LazyTensor]
+    original: dict[str, str]  # the name in the file
+    options: Options
+
+    def has(self, key: str) -> bool:
+        return key in self.tensors
+
+    def key_of(self, original: str) -> str:
+        """What a key that the user names is called here."""
+        for key, name in self.original.items():
+            if name == original:
+                return key
+        raise InputError(f"the checkpoint has no key {original!r} (--list shows them)")
+
+    def count_layers(self, pattern: str) -> int:
+        """How many layers there are: `{i}` counts from 0, `{n}` from 1."""
+        number = re.escape(pattern).replace(r"\{i\}", r"(\d+)").replace(r"\{n\}", r"(\d+)")
+        found = {int(m[1]) for key in self.tensors if (m := re.match(number, key))}
+        first = 1 if "{n}" in pattern else 0
+        return next(i for i in range(len(found) + 1) if i + first not in found)
+
+
+def _any(source: Source) -> bool:
+    return True
+
+
+def _nothing(source: Source) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Family:
+    """How checkpoints of one origin are recognised, read and described.
+
+    The sizes, the number of layers, which biases and norms exist, what is tied and where positions
+    come from is read off the tensors that `table` finds. `settings` adds what they cannot show:
+    heads, the place of the norms, the activation, special ids.
+    """
+
+    name: str
+    title: str
+    anchor: str  # a key that all of its checkpoints have
+    layers: Mapping[str, str]  # what the keys of an encoder and of a decoder layer start with
+    table: Table
+    settings: Callable[[Source], dict[str, Any]]
+    matches: Callable[[Source], bool] = _any  # where the anchor is not enough
+    found: Callable[[Source], Table] = _nothing  # lines that depend on the checkpoint
+    copies: Mapping[str, str] = field(default_factory=dict)  # keys that must repeat another one
+    ignored: tuple[str, ...] = ()  # regular expressions of keys that mean nothing
+    vocabulary: Callable[[Source], Mapping[str, Path | bytes]] = _nothing  # by name in the output
+
+
+def open_source(
+    checkpoint: Checkpoint, family: Family, options: Options, *, trusted: bool = False
+) -> Source | None:
+    """The checkpoint under the family's names, if it is of that family (the user knows: trusted).
+
+    Prefixes that wrappers add (`module.`, `model.`) are dropped: from all keys if all have it, and
+    whatever stands before the family's anchor.
+    """
+    names = {_renamed(key, options): key for key in checkpoint.tensors}
+    _check_one_to_one(names, checkpoint)
+    names = _without_common_prefix(names)
+    anchor = re.compile(r"(?:^|.*\.)(?=" + re.escape(family.anchor) + "$)")
+    prefixes = sorted({m[0] for name in names if (m := anchor.match(name))}, key=len)
+    if not prefixes:
+        return None
+    names = {name.removeprefix(prefixes[0]): key for name, key in names.items()}
+    _check_one_to_one(names, checkpoint)
+    tensors = {name: checkpoint.tensors[key] for name, key in names.items()}
+    source = Source(checkpoint, tensors, names, options)
+    return source if trusted or family.matches(source) else None
+
+
+def _renamed(key: str, options: Options) -> str:
+    for pattern, replacement in options.renames:
+        try:
+            key = re.sub(pattern, replacement, key)
+        except (re.error, IndexError) as error:
+            raise InputError(f"--rename {pattern}={replacement}: {error}") from error
+    return key
+
+
+def _check_one_to_one(names: Mapping[str, str], checkpoint: Checkpoint) -> None:
+    lost = checkpoint.tensors.keys() - set(names.values())
+    if lost:
+        raise InputError(f"two keys would get one name: {shown(min(lost))} and another one")
+
+
+def _without_common_prefix(names: dict[str, str]) -> dict[str, str]:
+    while len(names) > 1:
+        heads = {name.partition(".")[0] for name in names if "." in name}
+        if len(heads) != 1 or any("." not in name for name in names):
+            break
+        names = {name.partition(".")[2]: key for name, key in names.items()}
+    return names

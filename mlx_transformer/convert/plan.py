@@ -1,0 +1,205 @@
+"""From a checkpoint and a family to a plan: the config, and a rule for each parameter.
+
+Every key of the checkpoint is used, verified to repeat another, known to mean nothing, or named in
+an error; so is every parameter that stays without values. Nothing is dropped in silence.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.mapping import Rule, choose, equal, expand, shape_of, squeezed
+from mlx_transformer.convert.positions import recognise_sinusoids
+from mlx_transformer.convert.tensors import shown
+from mlx_transformer.errors import InputError
+from mlx_transformer.model import Transformer
+from mlx_transformer.storage import named_parameters
+
+# Settings that no tensor shows, and how to give them where a file does not either.
+REQUIRED = {
+    "h": "--heads",
+    "pad_id": "--pad-id",
+    "start_id": "--start-id",
+    "eos_id": "--eos-id",
+}
+# Parameters that the model leaves out when they repeat another one or follow a formula.
+LEFT_OUT = (
+    "target_words.weight",
+    "output.weight",
+    "source_embedding.positions",
+    "target_embedding.positions",
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    family: Family
+    source: Source
+    config: ModelConfig
+    rules: dict[str, Rule]  # one for each parameter of the model
+    shapes: dict[str, tuple[int, ...]]
+
+
+def make_plan(family: Family, source: Source) -> Plan:
+    """The config that the checkpoint implies, and where each parameter comes from."""
+    table = _table(family, source)
+    chosen = choose(table, source.tensors)
+    for name in ("source_words.weight", "encoder.layers.0.feed_forward.w_1.weight"):
+        if name not in chosen:
+            raise InputError(f"this is not {family.title}: {_wanting(name, table)}")
+    config = _config(family, source, chosen)
+    shapes = {name: array.shape for name, array in named_parameters(Transformer(config)).items()}
+    _check_complete(family, source, table, chosen, shapes)
+    return Plan(family, source, config, {name: chosen[name] for name in shapes}, shapes)
+
+
+def uses(family: Family, source: Source) -> dict[str, str]:
+    """What becomes of each key: the parameter it makes, `(repeats x)`, `(ignored)` or nothing."""
+    use = {key: "(ignored)" if _ignored(family, key) else "" for key in source.tensors}
+    use |= {key: f"(repeats {of})" for key, of in family.copies.items() if key in use}
+    for name, rule in choose(_table(family, source), source.tensors).items():
+        for key in rule.keys:
+            use[key] = f"{use[key]}, {name}" if use[key] and use[key][0] != "(" else name
+    return use
+
+
+def _table(family: Family, source: Source) -> dict[str, list[Rule]]:
+    layers = {stack: source.count_layers(start) for stack, start in family.layers.items()}
+    return expand({**family.table, **family.found(source)}, layers)
+
+
+# The config
+
+
+def _config(family: Family, source: Source, chosen: Mapping[str, Rule]) -> ModelConfig:
+    """What the file says, then what its tensors show, then what the user says: the last wins."""
+    said, told = family.settings(source), source.options.settings
+    missing = [flag for name, flag in REQUIRED.items() if name not in said and name not in told]
+    if missing:
+        raise InputError(f"the checkpoint does not say everything: give {' and '.join(missing)}")
+    known = {**said, **told}
+    shown_by_tensors = {
+        **_sizes(source, chosen, known["h"]),
+        **_parts(chosen),
+        **_ties(source, chosen),
+        **_positions(source, chosen, known.get("position_offset", 0)),
+    }
+    return ModelConfig(**{**said, **shown_by_tensors, **told})
+
+
+def _sizes(source: Source, chosen: Mapping[str, Rule], h: int) -> dict[str, Any]:
+    def matrix(name: str) -> tuple[int, int]:
+        if name not in chosen:
+            raise InputError(f"the checkpoint has no tensor for {name}")
+        shape = shape_of(chosen[name], source.tensors)
+        if len(shape) != 2:
+            raise InputError(f"{name} should be a matrix, but has the shape {shape}")
+        return shape[0], shape[1]
+
+    vocab_size, d_model = matrix("source_words.weight")
+    target = next((n for n in ("target_words.weight", "output.weight") if n in chosen), None)
+    values = matrix("encoder.layers.0.self_attention.out.weight")[1]
+    keys = matrix("encoder.layers.0.self_attention.qkv.weight")[0] - values
+    if type(h) is not int or h < 1 or values % h or keys % (2 * h):
+        raise InputError(f"{h} heads do not divide the attention matrices: check --heads")
+    return {
+        "vocab_size": vocab_size,
+        "target_vocab_size": matrix(target)[0] if target else vocab_size,
+        "d_model": d_model,
+        "d_ff": matrix("encoder.layers.0.feed_forward.w_1.weight")[0],
+        "h": h,
+        "d_k": keys // (2 * h),
+        "d_v": values // h,
+        "encoder_layers": _depth(chosen, "encoder"),
+        "decoder_layers": _depth(chosen, "decoder"),
+    }
+
+
+def _depth(chosen: Mapping[str, Rule], stack: str) -> int:
+    return len({name.split(".")[2] for name in chosen if name.startswith(f"{stack}.layers.")})
+
+
+def _parts(chosen: Mapping[str, Rule]) -> dict[str, Any]:
+    """Biases and norms exist in the model where they exist in the checkpoint."""
+    return {
+        setting: name in chosen
+        for setting, name in {
+            "attention_bias": "encoder.layers.0.self_attention.out.bias",
+            "output_bias": "output_bias",
+            "encoder_final_norm": "encoder.norm.weight",
+            "decoder_final_norm": "decoder.norm.weight",
+            "embedding_norm": "source_embedding.norm.weight",
+        }.items()
+    }
+
+
+def _ties(source: Source, chosen: Mapping[str, Rule]) -> dict[str, Any]:
+    """Word matrices that hold the same numbers are stored once."""
+    source_words = chosen["source_words.weight"]
+    target_words = chosen.get("target_words.weight", source_words)
+    output = chosen.get("output.weight", target_words)
+    return {
+        "shared_embeddings": equal(source_words, target_words, source.tensors),
+        "tied_output": equal(target_words, output, source.tensors),
+    }
+
+
+def _positions(source: Source, chosen: Mapping[str, Rule], offset: int) -> dict[str, Any]:
+    """A saved table is a formula that we know, or it is learned."""
+    sides = ("source_embedding.positions", "target_embedding.positions")
+    tables = [source.tensors[chosen[name].keys[0]] for name in sides if name in chosen]
+    if not tables:
+        return {}
+    formulas = [recognise_sinusoids(table) for table in tables]
+    length = max(squeezed(table.shape)[0] for table in tables) - offset
+    if formulas[0] is not None and all(formula == formulas[0] for formula in formulas):
+        return {"positions": "sinusoidal", "max_length": length, **formulas[0]}
+    return {"positions": "learned", "max_length": length}
+
+
+# Completeness
+
+
+def _check_complete(
+    family: Family,
+    source: Source,
+    table: Mapping[str, list[Rule]],
+    chosen: Mapping[str, Rule],
+    shapes: Mapping[str, tuple[int, ...]],
+) -> None:
+    for key, original in family.copies.items():
+        if not (source.has(key) and source.has(original)):
+            continue
+        if not equal(Rule((key,)), Rule((original,)), source.tensors):
+            raise InputError(f"{key} should repeat {original}, but differs from it")
+    problems = [_wanting(name, table) for name in shapes if name not in chosen]
+    problems += [
+        f"{name} should be {shape}, but {', '.join(chosen[name].keys)} make {made}"
+        for name, shape in shapes.items()
+        if name in chosen
+        and chosen[name].keys
+        and squeezed(shape) != (made := shape_of(chosen[name], source.tensors))
+    ]
+    used = {key for name in (*shapes, *LEFT_OUT) if name in chosen for key in chosen[name].keys}
+    problems += [
+        f"{shown(source.original[key])} is not used by {family.title}"
+        for key in source.tensors
+        if key not in used and key not in family.copies and not _ignored(family, key)
+    ]
+    if problems:
+        more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise InputError(
+            "; ".join(problems[:5]) + more + " (--list shows all keys, --rename maps them)"
+        )
+
+
+def _wanting(name: str, table: Mapping[str, list[Rule]]) -> str:
+    alternatives = " or ".join(", ".join(rule.keys) for rule in table.get(name, []) if rule.keys)
+    return f"there is no {alternatives or 'key'} for {name}"
+
+
+def _ignored(family: Family, key: str) -> bool:
+    return any(re.fullmatch(pattern, key) for pattern in family.ignored)

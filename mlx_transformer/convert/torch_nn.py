@@ -1,0 +1,116 @@
+"""`torch.nn.Transformer` with whatever embeddings, position table and head a user put around it.
+
+Those are found by their shapes and, where shapes do not tell, by words in their names. Heads, ids
+and the order of the norms leave no trace in the weights: they are options.
+"""
+
+import re
+from typing import Any
+
+from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.mapping import ZEROS, Table, choose, expand, part, squeezed, under
+from mlx_transformer.convert.positions import recognise_sinusoids
+from mlx_transformer.convert.tensors import shown
+from mlx_transformer.errors import InputError
+
+# Built with bias=False, only the attention of our model does without biases, too.
+ENCODER_LAYER: Table = {
+    "self_attention.qkv.*": "self_attn.in_proj_*",
+    "self_attention.out.*": "self_attn.out_proj.*",
+    "self_attention_norm.*": ["norm1.*", ZEROS],
+    "feed_forward.w_1.*": ["linear1.*", ZEROS],
+    "feed_forward.w_2.*": ["linear2.*", ZEROS],
+    "feed_forward_norm.*": ["norm2.*", ZEROS],
+}
+DECODER_LAYER: Table = {
+    **ENCODER_LAYER,
+    "cross_attention.q.*": part("multihead_attn.in_proj_*", 0, 1),
+    "cross_attention.kv.*": part("multihead_attn.in_proj_*", 1, 3),
+    "cross_attention.out.*": "multihead_attn.out_proj.*",
+    "cross_attention_norm.*": ["norm2.*", ZEROS],
+    "feed_forward_norm.*": ["norm3.*", ZEROS],
+}
+LAYERS = {"encoder": "encoder.layers.{i}.", "decoder": "decoder.layers.{i}."}
+TABLE: Table = {
+    **under("encoder.layers.{i}.", LAYERS["encoder"], ENCODER_LAYER),
+    **under("decoder.layers.{i}.", LAYERS["decoder"], DECODER_LAYER),
+    "encoder.norm.*": ["encoder.norm.*", ZEROS],
+    "decoder.norm.*": ["decoder.norm.*", ZEROS],
+}
+POSITION = re.compile(r"pos|(^|\.)pe($|\.)", re.IGNORECASE)
+EMBEDDING = re.compile(r"emb|tok|word|lut|shared", re.IGNORECASE)
+SOURCE = re.compile(r"src|source|enc|input", re.IGNORECASE)
+TARGET = re.compile(r"tgt|trg|target|dec|output", re.IGNORECASE)
+
+
+def found(source: Source) -> Table:
+    """The lines for the user's own modules: what options name, then what is left and fits."""
+    options = source.options
+    named = (
+        options.source_embedding,
+        options.target_embedding,
+        options.output,
+        options.positions,
+    )
+    taken = {source.key_of(name) for name in named if name is not None}
+    left = [key for key in _matrices(source) if key not in taken]
+    positions = [key for key in left if _is_position_table(source, key)]
+    heads = [key for key in left if key not in positions and _is_head(source, key)]
+    words = [key for key in left if key not in positions and key not in heads]
+
+    def pick(what: str, option: str | None, keys: list[str], side: re.Pattern[str] | None) -> str:
+        """The key that is `what`; "" if there is none."""
+        if option is not None:
+            return source.key_of(option)
+        fitting = [key for key in keys if side and side.search(key)] if len(keys) > 1 else keys
+        if len(fitting) == 1 or not keys:
+            return fitting[0] if keys else ""
+        listed = ", ".join(shown(source.original[key]) for key in keys)
+        raise InputError(f"which of {listed} is it? Give {what} KEY")
+
+    output = pick("--output", options.output, heads, None)
+    lines = {
+        "source_words.weight": pick("--source-embedding", options.source_embedding, words, SOURCE),
+        "target_words.weight": pick("--target-embedding", options.target_embedding, words, TARGET),
+        "source_embedding.positions": pick("--positions", options.positions, positions, SOURCE),
+        "target_embedding.positions": pick("--positions", options.positions, positions, TARGET),
+        "output.weight": output,
+        "output_bias": re.sub("weight$", "bias", output),
+    }
+    return {name: key for name, key in lines.items() if key}
+
+
+def _matrices(source: Source) -> list[str]:
+    """Tensors (n, d_model) that are not part of nn.Transformer."""
+    layers = {stack: source.count_layers(start) for stack, start in LAYERS.items()}
+    rules = choose(expand(TABLE, layers), source.tensors).values()
+    used = {key for rule in rules for key in rule.keys}
+    d_model = source.tensors[ANCHOR].shape[-1]
+    shapes = {key: squeezed(tensor.shape) for key, tensor in source.tensors.items()}
+    return [k for k, s in shapes.items() if k not in used and len(s) == 2 and s[1] == d_model]
+
+
+def _is_position_table(source: Source, key: str) -> bool:
+    """A sinusoidal table is known by its values, a learned one only by its name."""
+    return bool(POSITION.search(key)) or recognise_sinusoids(source.tensors[key]) is not None
+
+
+def _is_head(source: Source, key: str) -> bool:
+    """A projection has a bias beside it, or at least no name of an embedding."""
+    return source.has(re.sub("weight$", "bias", key)) or not EMBEDDING.search(key)
+
+
+def settings(source: Source) -> dict[str, Any]:
+    return {}
+
+
+ANCHOR = "encoder.layers.0.linear1.weight"
+FAMILY = Family(
+    name="torch",
+    title="a torch.nn.Transformer",
+    anchor=ANCHOR,
+    layers=LAYERS,
+    table=TABLE,
+    found=found,
+    settings=settings,
+)

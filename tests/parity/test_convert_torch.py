@@ -1,0 +1,74 @@
+"""torch.nn.Transformer inside a model of a user's own."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from mlx_transformer.convert.conversion import convert
+from mlx_transformer.convert.family import Options
+from mlx_transformer.errors import InputError
+from tests.parity.conversion_checks import assert_equal_models, sinusoids
+
+IDS = {"h": 4, "pad_id": 1, "start_id": 2, "eos_id": 3}
+D = 32
+
+
+class Translator(nn.Module):
+    """Like PyTorch's translation tutorial."""
+
+    def __init__(self, *, norm_first=False, activation="relu", learned=False, bias=True, tied=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.transformer = nn.Transformer(
+            D, 4, 2, 3, 48, 0.0, activation, batch_first=True, norm_first=norm_first, bias=bias
+        )
+        self.src_tok_emb = nn.Embedding(40, D)
+        self.tgt_tok_emb = nn.Embedding(50, D)
+        self.generator = nn.Linear(D, 50, bias=not tied)
+        if tied:
+            self.generator.weight = self.tgt_tok_emb.weight
+        table = sinusoids(60, D, halves=False, divisor=D / 2)
+        if learned:
+            self.pos_embedding = nn.Parameter(torch.randn(60, D))
+        else:
+            self.register_buffer("pos_embedding", table[:, None])
+        for parameter in self.transformer.parameters():
+            if parameter.dim() == 1:
+                nn.init.normal_(parameter, mean=parameter.mean().item(), std=0.3)
+        self.eval()
+
+    def forward(self, source, target):
+        padding = source == 1
+        table = self.pos_embedding.reshape(60, D)
+        hidden = self.transformer(
+            self.src_tok_emb(source) * math.sqrt(D) + table[: source.shape[1]],
+            self.tgt_tok_emb(target) * math.sqrt(D) + table[: target.shape[1]],
+            tgt_mask=torch.ones(target.shape[1], target.shape[1], dtype=torch.bool).triu(1),
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+        )
+        return self.generator(hidden)
+
+
+@pytest.mark.parametrize(
+    ("model", "settings"),
+    [
+        (dict(), {}),
+        (dict(norm_first=True, activation="gelu"), {"norm": "pre", "activation": "gelu"}),
+        (dict(learned=True, tied=True), {}),
+        (dict(bias=False), {}),
+    ],
+    ids=["tutorial", "pre-norm", "learned-tied", "no-bias"],
+)
+def test_a_users_model(tmp_path: Path, model: dict, settings: dict) -> None:
+    original = Translator(**model)
+    torch.save(original.state_dict(), tmp_path / "model.pt")
+    convert(tmp_path / "model.pt", tmp_path / "out", Options(settings=IDS | settings))
+    converted = assert_equal_models(tmp_path / "out", original)
+    config = converted.config
+    assert config.positions == ("learned" if model.get("learned") else "sinusoidal")
+    assert config.tied_output == bool(model.get("tied"))
+    assert not config.shared_embeddings
