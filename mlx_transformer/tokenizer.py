@@ -91,7 +91,10 @@ class Tokenizer:
 def load_tokenizer(directory: Path) -> Tokenizer:
     """Read the tokenizer of a model directory, of whichever kind its files are."""
     for kind in (_load_marian, _load_fairseq, _load_sentencepiece):
-        tokenizer = kind(directory)
+        try:
+            tokenizer = kind(directory)
+        except RuntimeError as error:  # of SentencePiece
+            raise InputError(f"a SentencePiece model in {directory} is damaged: {error}") from error
         if tokenizer is not None:
             return tokenizer
     raise InputError(
@@ -189,8 +192,8 @@ class FairseqSide:
 
     def __init__(self, words: str, model: bytes | None) -> None:
         self._model = None if model is None else _processor(model)
-        lines = (line.rsplit(" ", 1)[0] for line in words.split("\n") if line.strip())
-        self._words = [*self.SPECIAL, *lines]
+        lines = (line.rstrip().removesuffix(" #fairseq:overwrite") for line in words.split("\n"))
+        self._words = [*self.SPECIAL, *(line.rsplit(" ", 1)[0] for line in lines if line)]
         self._ids = {word: i for i, word in enumerate(self._words)}
 
     @property
@@ -270,10 +273,9 @@ def _load_fairseq(directory: Path) -> Tokenizer | None:
 
 
 def _processor(model: bytes) -> SentencePieceProcessor:
-    try:
-        return SentencePieceProcessor(model_proto=model)
-    except RuntimeError as error:
-        raise InputError("a tokenizer file is no SentencePiece model: copy it again") from error
+    processor = SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)  # unlike the constructor, refuses an empty one
+    return processor
 
 
 def _vocab(path: Path, content: bytes) -> dict[str, int]:
