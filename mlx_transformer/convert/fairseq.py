@@ -109,7 +109,6 @@ FAMILY = Family(
     name="fairseq",
     title="a fairseq Transformer",
     anchor="encoder.layers.0.fc1.weight",
-    matches=lambda source: "config.json" not in source.checkpoint.metadata,
     layers=LAYERS,
     table=TABLE,
     settings=settings,

@@ -17,9 +17,10 @@ from mlx_transformer.convert.checkpoint import Checkpoint
 from mlx_transformer.convert.family import Family, Options, Source, open_source
 from mlx_transformer.errors import InputError
 
+# The first that fits is taken: transformers' models have fairseq's names and something more.
 FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
-    for module in (torch_nn, fairseq, marian, fsmt, annotated, jadore, opennmt, marian_npz)
+    for module in (torch_nn, marian, fsmt, fairseq, annotated, jadore, opennmt, marian_npz)
 }
 
 

@@ -9,7 +9,6 @@ from torch import nn
 
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.family import Options
-from mlx_transformer.errors import InputError
 from tests.parity.conversion_checks import assert_equal_models, sinusoids
 
 IDS = {"h": 4, "pad_id": 1, "start_id": 2, "eos_id": 3}
@@ -19,7 +18,9 @@ D = 32
 class Translator(nn.Module):
     """Like PyTorch's translation tutorial."""
 
-    def __init__(self, *, norm_first=False, activation="relu", learned=False, bias=True, tied=False):
+    def __init__(
+        self, *, norm_first=False, activation="relu", learned=False, bias=True, tied=False
+    ):
         super().__init__()
         torch.manual_seed(0)
         self.transformer = nn.Transformer(
@@ -56,10 +57,10 @@ class Translator(nn.Module):
 @pytest.mark.parametrize(
     ("model", "settings"),
     [
-        (dict(), {}),
-        (dict(norm_first=True, activation="gelu"), {"norm": "pre", "activation": "gelu"}),
-        (dict(learned=True, tied=True), {}),
-        (dict(bias=False), {}),
+        ({}, {}),
+        ({"norm_first": True, "activation": "gelu"}, {"norm": "pre", "activation": "gelu"}),
+        ({"learned": True, "tied": True}, {}),
+        ({"bias": False}, {}),
     ],
     ids=["tutorial", "pre-norm", "learned-tied", "no-bias"],
 )

@@ -1,0 +1,228 @@
+"""fairseq checkpoints: new ones, bare ones, and the packed form of before 2019."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from mlx_transformer.convert.conversion import convert
+from mlx_transformer.convert.family import Options
+from mlx_transformer.errors import InputError
+from tests.parity.conversion_checks import (
+    assert_equal_models,
+    attention,
+    linear,
+    masks,
+    norm,
+    randomly,
+    sinusoids,
+)
+
+D, FF, H, V, TARGET_V = 32, 48, 4, 40, 48
+
+
+def shapes(*, pre_norm=False, shared=False, tied=False, learned=False, embedding_norm=False):
+    """Names and shapes of a model with 2 encoder and 3 decoder layers."""
+    found = {"encoder.embed_tokens.weight": (V, D)}
+    target = V if shared else TARGET_V
+    found["decoder.embed_tokens.weight"] = (target, D)
+    found["decoder.output_projection.weight"] = (target, D)
+    for stack, depth, attentions in (
+        ("encoder", 2, ["self_attn"]),
+        ("decoder", 3, ["self_attn", "encoder_attn"]),
+    ):
+        if learned:
+            found[f"{stack}.embed_positions.weight"] = (66, D)
+        norms = [f"{stack}.layer_norm"] if pre_norm else []
+        norms += [f"{stack}.layernorm_embedding"] if embedding_norm else []
+        for i in range(depth):
+            layer = f"{stack}.layers.{i}"
+            for name in attentions:
+                for part in ("q", "k", "v", "out"):
+                    found[f"{layer}.{name}.{part}_proj.weight"] = (D, D)
+                    found[f"{layer}.{name}.{part}_proj.bias"] = (D,)
+                norms.append(f"{layer}.{name}_layer_norm")
+            norms.append(f"{layer}.final_layer_norm")
+            found |= {f"{layer}.fc1.weight": (FF, D), f"{layer}.fc1.bias": (FF,)}
+            found |= {f"{layer}.fc2.weight": (D, FF), f"{layer}.fc2.bias": (D,)}
+        found |= {f"{name}.{kind}": (D,) for name in norms for kind in ("weight", "bias")}
+    state = randomly(found)
+    if shared:
+        state["decoder.embed_tokens.weight"] = state["encoder.embed_tokens.weight"]
+    if tied:
+        state["decoder.output_projection.weight"] = state["decoder.embed_tokens.weight"]
+    return state
+
+
+def reference(state, *, pre_norm=False, activation=F.relu, scale=D**0.5):
+    """fairseq's forward pass from its own names."""
+    formula = sinusoids(64, D, halves=True, divisor=D / 2 - 1, first=2)
+
+    def embed(stack, ids):
+        learned = state.get(f"{stack}.embed_positions.weight")
+        table = formula if learned is None else learned[2:]
+        x = state[f"{stack}.embed_tokens.weight"][ids] * scale + table[: ids.shape[1]]
+        name = f"{stack}.layernorm_embedding"
+        return norm(state, name, x, 1e-5) if f"{name}.weight" in state else x
+
+    def residual(x, name, sublayer):
+        if pre_norm:
+            return x + sublayer(norm(state, name, x, 1e-5))
+        return norm(state, name, x + sublayer(x), 1e-5)
+
+    def attend(name, x, y, mask):
+        q, k, v = (
+            linear(state, f"{name}.{p}_proj", z) for p, z in zip("qkv", (x, y, y), strict=True)
+        )
+        return linear(state, f"{name}.out_proj", attention(q, k, v, H, mask))
+
+    def feed_forward(layer, x):
+        return linear(state, f"{layer}.fc2", activation(linear(state, f"{layer}.fc1", x)))
+
+    def finish(stack, x):
+        return norm(state, f"{stack}.layer_norm", x, 1e-5) if pre_norm else x
+
+    def logits(source, target):
+        words, causal = masks(source, target, pad_id=1)
+        x = embed("encoder", source)
+        for i in range(2):
+            layer = f"encoder.layers.{i}"
+            attn = f"{layer}.self_attn"
+            x = residual(x, f"{attn}_layer_norm", lambda z, a=attn: attend(a, z, z, words))
+            x = residual(x, f"{layer}.final_layer_norm", lambda z, n=layer: feed_forward(n, z))
+        memory = finish("encoder", x)
+        y = embed("decoder", target)
+        for i in range(3):
+            layer = f"decoder.layers.{i}"
+            attn, cross = f"{layer}.self_attn", f"{layer}.encoder_attn"
+            y = residual(y, f"{attn}_layer_norm", lambda z, a=attn: attend(a, z, z, causal))
+            y = residual(y, f"{cross}_layer_norm", lambda z, a=cross: attend(a, z, memory, words))
+            y = residual(y, f"{layer}.final_layer_norm", lambda z, n=layer: feed_forward(n, z))
+        return finish("decoder", y) @ state["decoder.output_projection.weight"].T
+
+    return logits
+
+
+def arguments(**changes) -> argparse.Namespace:
+    values = {
+        "arch": "transformer",
+        "encoder_embed_dim": D,
+        "encoder_layers": 2,
+        "encoder_attention_heads": H,
+        "decoder_attention_heads": H,
+        "encoder_normalize_before": False,
+        "decoder_normalize_before": False,
+        "activation_fn": "relu",
+        "dropout": 0.3,
+        "max_source_positions": 64,
+        "max_target_positions": 64,
+        "no_scale_embedding": False,
+        "source_lang": "en",
+        "target_lang": "de",
+        "left_pad_source": True,
+    }
+    return argparse.Namespace(**(values | changes))
+
+
+def checkpoint(state, args, *, new: bool) -> dict[str, object]:
+    """As fairseq saves it: sinusoids leave only a marker, and training leaves its state."""
+    markers = {f"{s}.embed_positions._float_tensor": torch.zeros(1) for s in ("encoder", "decoder")}
+    settings = {
+        "cfg": {"model": args, "task": {"source_lang": "en", "target_lang": "de"}},
+        "args": None,
+    }
+    return {
+        **(settings if new else {"args": args}),
+        "model": state | {"encoder.version": torch.tensor([3.0])} | markers,
+        "optimizer_history": [{"optimizer_name": "FairseqAdam", "num_updates": 3}],
+        "last_optimizer_state": {"state": {0: {"exp_avg": torch.zeros(3)}}, "param_groups": []},
+        "extra_state": {"epoch": 1, "best": float("inf")},
+    }
+
+
+@pytest.mark.parametrize("new", [True, False], ids=["cfg", "args"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        {},
+        {"shared": True, "tied": True, "pre_norm": True},
+        {"tied": True, "learned": True, "embedding_norm": True},
+    ],
+    ids=["untied", "shared-pre-norm", "learned-embedding-norm"],
+)
+def test_checkpoints(tmp_path: Path, kind: dict, new: bool) -> None:
+    state = shapes(**kind)
+    pre = kind.get("pre_norm", False)
+    args = arguments(encoder_normalize_before=pre, decoder_normalize_before=pre)
+    torch.save(checkpoint(state, args, new=new), tmp_path / "checkpoint_best.pt")
+    (tmp_path / "dict.en.txt").write_text("a 1\n")
+    (tmp_path / "dict.de.txt").write_text("b 1\n")
+    report = convert(tmp_path, tmp_path / "out")
+    assert report.family == "fairseq"
+    config = assert_equal_models(tmp_path / "out", reference(state, pre_norm=pre)).config
+    assert (config.shared_embeddings, config.tied_output) == (
+        kind.get("shared", False),
+        kind.get("tied", False),
+    )
+    assert (config.dropout, config.max_length, config.start_id) == (0.3, 64, 2)
+    assert (tmp_path / "out" / "dict.source.txt").read_text() == "a 1\n"
+    assert (tmp_path / "out" / "dict.target.txt").read_text() == "b 1\n"
+
+
+def test_gelu_without_embedding_scale(tmp_path: Path) -> None:
+    state = shapes()
+    args = arguments(activation_fn="gelu_accurate", no_scale_embedding=True)
+    torch.save(checkpoint(state, args, new=False), tmp_path / "a.pt")
+    convert(tmp_path / "a.pt", tmp_path / "out")
+    original = reference(state, activation=lambda x: F.gelu(x, approximate="tanh"), scale=1.0)
+    assert_equal_models(tmp_path / "out", original)
+
+
+def packed(state):
+    """The names of before 2019: q, k, v in one matrix, numbered norms, embed_out."""
+    old = {}
+    for name, values in state.items():
+        stem, _, kind = name.rpartition(".")
+        if stem.endswith("q_proj"):
+            layer = stem.removesuffix("q_proj")
+            old[f"{layer}in_proj_{kind}"] = torch.cat(
+                [state[f"{layer}{part}_proj.{kind}"] for part in "qkv"]
+            )
+        elif stem.endswith("_layer_norm") and ".layers." in stem:
+            layer, _, which = stem.rpartition(".")
+            numbers = ["self_attn_layer_norm", "final_layer_norm"]
+            if stem.startswith("decoder"):
+                numbers.insert(1, "encoder_attn_layer_norm")
+            old[f"{layer}.layer_norms.{numbers.index(which)}.{kind}"] = values
+        elif not stem.endswith(("k_proj", "v_proj")):
+            old[name.replace("output_projection.weight", "embed_out")] = values
+    return old
+
+
+def test_packed_and_not_a_zip(tmp_path: Path) -> None:
+    state = shapes()
+    torch.save(
+        checkpoint(packed(state), arguments(), new=False),
+        tmp_path / "old.pt",
+        _use_new_zipfile_serialization=False,
+    )
+    convert(tmp_path / "old.pt", tmp_path / "out")
+    assert_equal_models(tmp_path / "out", reference(state))
+
+
+def test_bare_state_dict_needs_the_heads(tmp_path: Path) -> None:
+    state = shapes()
+    torch.save({f"module.{name}": values for name, values in state.items()}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match="--heads"):
+        convert(tmp_path / "a.pt", tmp_path / "out")
+    convert(tmp_path / "a.pt", tmp_path / "out", Options(settings={"h": H}))
+    assert_equal_models(tmp_path / "out", reference(state))
+
+
+def test_different_heads_are_refused(tmp_path: Path) -> None:
+    args = arguments(decoder_attention_heads=2)
+    torch.save(checkpoint(shapes(), args, new=False), tmp_path / "a.pt")
+    with pytest.raises(InputError, match="encoder_attention_heads 4 and decoder_attention_heads 2"):
+        convert(tmp_path / "a.pt", tmp_path / "out")
