@@ -7,6 +7,8 @@ which is why the package does it first of all. On a Mac there is nothing to do.
 import ctypes
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 VARIABLE = "MLX_TRANSFORMER_BLAS"
 _DEFAULT = "libopenblas.so.0"
@@ -27,3 +29,18 @@ def load() -> bool:
         )
         return False
     return True
+
+
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let one matrix product use so many threads, for as long as this lasts."""
+    library = ctypes.CDLL(None)  # of the whole process: whichever BLAS was loaded
+    if not hasattr(library, "openblas_set_num_threads"):
+        yield
+        return
+    before = library.openblas_get_num_threads()
+    library.openblas_set_num_threads(count)
+    try:
+        yield
+    finally:
+        library.openblas_set_num_threads(before)

@@ -34,6 +34,7 @@ class Moment(NamedTuple):
     penalty: mx.array  # () of hypotheses that end in this step
     last: mx.array  # (B,) the length limit is reached with this step
     best_penalty: mx.array  # (B,) of a hypothesis as long as the limit
+    bar: mx.array  # (V,) -inf at words that must not come, else 0
     draws: mx.array | None  # (B,K) uniform in [0,1), for sampling
 
 

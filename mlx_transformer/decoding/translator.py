@@ -7,7 +7,7 @@ from pathlib import Path
 import mlx.core as mx
 
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.search import Hypothesis, search_all
+from mlx_transformer.decoding.search import Hypothesis, search
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import load_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
@@ -33,7 +33,7 @@ class Translator:
         """The best translation of each text, in their order."""
         eos = self.model.config.eos_id
         sources = [[*ids, eos] for ids in self.tokenizer.encode_source_batch(texts)]
-        return [self._translation(best) for best, *_ in search_all(self.model, sources, options)]
+        return [self._translation(best) for best, *_ in search(self.model, sources, options)]
 
     def _translation(self, found: Hypothesis) -> Translation:
         return Translation(

@@ -1,5 +1,6 @@
 """The search against plain Python, and what must hold of it whatever the model."""
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -9,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_transformer.decoding.batch import Hypothesis
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.search import Hypothesis, search, search_all
+from mlx_transformer.decoding.search import Search, Sentence, search
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from tests.decoding.random_models import random_model, random_source
@@ -158,11 +160,32 @@ def test_batch_equals_single(seed: int, how: str) -> None:
         "greedy": SearchOptions(beam=1, max_tokens=20),
         "sample": SearchOptions(sample=True, nbest=2, seed=seed, max_tokens=20),
     }[how]
-    together = search_all(model, sources, options, batch_tokens=60)
+    together = search(model, sources, options)
     for source, found in zip(sources, together, strict=True):
         (alone,) = search(model, [source], options)
         assert [h.ids for h in found] == [h.ids for h in alone]
         np.testing.assert_allclose([h.score for h in found], [h.score for h in alone], atol=2e-5)
+
+
+def test_windows_and_lanes_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    """More sentences than a window holds, read lazily and searched side by side"""
+    monkeypatch.setattr("mlx_transformer.decoding.search.FIRST_WINDOW", 24)
+    model = random_model(5, eos_bias=2.0, vocab_size=30)
+    r = np.random.default_rng(5)
+    sources = [random_source(r, model, int(r.integers(0, 9))) for _ in range(100)]
+    options = SearchOptions(beam=4, max_tokens=12)
+    read = 0
+
+    def reading() -> Iterator[Sentence]:
+        nonlocal read
+        for read, source in enumerate(sources, 1):
+            yield source, ()
+
+    found = Search(model, options).each(reading(), window=24)
+    results = [next(found)]
+    assert 24 <= read < 100
+    results += found
+    assert [h.ids for h, *_ in results] == [h.ids for h, *_ in search(model, sources, options)]
 
 
 @settings(max_examples=20)
@@ -213,7 +236,7 @@ def test_the_length_limit_is_the_source_and_fifty_more() -> None:
 
 def test_nothing_to_search_and_nothing_to_say() -> None:
     model = random_model(4)
-    assert search(model, []) == search_all(model, []) == []
+    assert search(model, []) == []
     everything = SearchOptions(beam=2, banned=tuple(range(12)), max_tokens=3)
     ((found,),) = search(model, [[3, 2]], everything)
     assert (found.ids, found.complete) == ([], False)
@@ -240,5 +263,5 @@ def test_wrong_options_are_one_sentence(wrong: dict[str, Any], sentence: str) ->
 
 
 def test_a_source_longer_than_the_model_is_refused() -> None:
-    with pytest.raises(InputError, match="longer than the model's 64"):
+    with pytest.raises(InputError, match="65 tokens are more than the model's 64"):
         search(random_model(0), [[3] * 65])

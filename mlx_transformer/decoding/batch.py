@@ -1,0 +1,163 @@
+"""Sentences in search together, one token a step; those that are done leave.
+
+The host only launches steps. It reads one flag a sentence, and that one step late, so that the
+device never waits for it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_transformer.decoding import choose
+from mlx_transformer.decoding.cache import CHUNK, empty_slots, grow
+from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
+from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.step import Memory, Step
+from mlx_transformer.errors import InputError
+
+Ids = Sequence[int]
+
+# A batch shrinks to these sizes only, and for a compiled step sources are padded: few shapes.
+ROWS = sorted({2**i for i in range(11)} | {3 * 2**i for i in range(9)})
+SOURCE_MULTIPLE = 16
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One result: its ids, without the end of sentence."""
+
+    ids: list[int]
+    score: float  # log-probability / penalty(length)
+    logp: float  # log-probability of the ids and of the end of sentence
+    complete: bool  # false: cut at the length limit
+
+
+class Batch:
+    """A search under way; `results` are filled in as sentences are done."""
+
+    def __init__(self, step: Step, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None):
+        model, options = step.model, step.options
+        config, B, K = model.config, len(sources), options.width
+        multiple = SOURCE_MULTIPLE if step.compiled else 1
+        source = mx.array(padded(sources, config.pad_id, multiple, config.max_length))
+        self.results: list[list[Hypothesis]] = [[] for _ in sources]
+        self._step = step
+        self._t = 0
+        self._sentences = np.arange(B)  # by row
+        limits = [options.limit(len(ids) - 1, config.max_length) for ids in sources]
+        self._limits = np.array(limits, np.int32)
+        self._limit_penalties = np.array([options.penalty(n) for n in limits], np.float32)
+        self._draws = draws(sources, options, limits)
+        self._forced = padded(prefixes or [()] * B, NONE)
+        memory = model.encode(source)
+        self._memory = Memory(model.memory_keys_values(memory), model.source_mask(source))
+        self._caches = empty_slots(config, B, K, memory.dtype)
+        start_id = config.pad_id if config.start_id is None else config.start_id
+        self.hyps = choose.start(start_id, B, K, options.nbest, CHUNK, apart=options.sample)
+        self._flags: mx.array | None = None
+
+    @property
+    def open(self) -> bool:
+        return len(self._sentences) > 0
+
+    def step(self) -> None:
+        """Launch the next token of every sentence; let go of what the step before finished."""
+        if self._t == self.hyps.words.shape[-1]:
+            self._make_room()
+        forced = mx.array(self._forced[:, self._t]) if self._t < self._forced.shape[1] else None
+        self.hyps, self._caches = self._step(
+            self.hyps, self._caches, self._memory, self._moment(), forced
+        )
+        mx.async_eval(self.hyps, self._caches)
+        self._t += 1
+        flags, self._flags = self._flags, self.hyps.done
+        if self._t == self._limits.max():
+            self._let_go(np.ones(len(self._sentences), np.bool_))
+        elif flags is not None:
+            self._let_go(np.array(flags))
+
+    def _moment(self) -> Moment:
+        t, options = self._t, self._step.options
+        return Moment(
+            t=mx.array(t),
+            penalty=mx.array(options.penalty(t + 1)),
+            last=mx.array(self._limits <= t + 1),
+            best_penalty=mx.array(self._limit_penalties),
+            bar=self._step.bar(t),
+            draws=mx.array(self._draws[:, :, t]) if options.sample else None,
+        )
+
+    def _make_room(self) -> None:
+        """CHUNK more positions, in the caches and in the words written."""
+        slots = CHUNK * self._step.options.width
+        self._caches = [(grow(k, 2, slots), grow(v, 2, slots)) for k, v in self._caches]
+        longer = {
+            name: grow(getattr(self.hyps, name), 2, CHUNK, NONE)
+            for name in ("words", "slots", "final_words")
+        }
+        self.hyps = self.hyps._replace(**longer)
+
+    def _let_go(self, done: np.ndarray) -> None:
+        """Go on without what is done, if that makes the batch a size smaller."""
+        still, gone = np.flatnonzero(~done), np.flatnonzero(done)
+        size = next((n for n in ROWS if n >= len(still)), len(done)) if len(still) else 0
+        if size >= len(done):
+            return
+        self._store(gone)
+        # Sentences already done fill up the rows: they no longer change.
+        rows = np.concatenate([still, gone])[:size]
+        self._sentences, self._limits = self._sentences[rows], self._limits[rows]
+        self._limit_penalties = self._limit_penalties[rows]
+        self._draws, self._forced = self._draws[rows], self._forced[rows]
+        if size == 0:
+            return
+        kept = mx.array(rows)
+        self.hyps = Hypotheses(*(x[kept] for x in self.hyps))
+        self._flags = self.hyps.done
+        layers = [(k[kept], v[kept]) for k, v in self._memory.layers]
+        self._memory = Memory(layers, self._memory.mask[kept])
+        self._caches = [(k[kept], v[kept]) for k, v in self._caches]
+
+    def _store(self, rows: np.ndarray) -> None:
+        scores, words = np.array(self.hyps.final_scores), np.array(self.hyps.final_words)
+        for row in rows:
+            found = [
+                self._hypothesis(row_words, float(score))
+                for row_words, score in zip(words[row], scores[row], strict=True)
+                if score > -np.inf
+            ]
+            # A search that may say nothing at all, everything being banned, has an answer too.
+            found = found or [Hypothesis([], -np.inf, -np.inf, complete=False)]
+            self.results[self._sentences[row]] = sorted(found, key=lambda h: -h.score)
+
+    def _hypothesis(self, words: np.ndarray, score: float) -> Hypothesis:
+        ids = words[words != NONE].tolist()
+        complete = ids[-1] == self._step.model.config.eos_id
+        logp = score * self._step.options.penalty(len(ids))
+        return Hypothesis(ids[:-1] if complete else ids, score, logp, complete)
+
+
+def padded(
+    sequences: Sequence[Ids], fill: int, multiple: int = 1, most: int | None = None
+) -> np.ndarray:
+    """Ids as one array (B, longest, rounded up but not beyond `most`), filled up on the right"""
+    longest = max(len(ids) for ids in sequences)
+    if most is not None and longest > most:
+        raise InputError(f"{longest} tokens are more than the model's {most}: split the text")
+    width = -(-longest // multiple) * multiple
+    table = np.full((len(sequences), min(width, most or width)), fill, np.int32)
+    for row, ids in zip(table, sequences, strict=True):
+        row[: len(ids)] = ids
+    return table
+
+
+def draws(sources: Sequence[Ids], options: SearchOptions, limits: Sequence[int]) -> np.ndarray:
+    """Uniform numbers for sampling (B,K,longest limit), the same whatever batch a sentence is in"""
+    numbers = np.zeros((len(sources), options.width, max(limits)), np.float32)
+    if options.sample:
+        for row, ids, limit in zip(numbers, sources, limits, strict=True):
+            generator = np.random.default_rng([options.seed, *ids])
+            row[:, :limit] = generator.random((options.width, limit), np.float32)
+    return numbers

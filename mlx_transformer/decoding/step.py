@@ -1,0 +1,107 @@
+"""One step of a search as one function of arrays: decode a position, choose the next words."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.decoding import choose
+from mlx_transformer.decoding.cache import SlotCache
+from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
+from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.errors import InputError
+from mlx_transformer.model import KeysValues, Transformer
+
+Caches = list[KeysValues]  # by decoder layer
+
+
+class Memory(NamedTuple):
+    """What all steps read of the sources: kept per sentence, not per hypothesis."""
+
+    layers: list[KeysValues]  # by decoder layer
+    mask: mx.array  # (B,1,1,S)
+
+
+class Step:
+    """The step of a model under given options. Its work depends on shapes only, not on values.
+
+    On a GPU it is compiled, once for each of the few shapes of a batch. On CPU the compiler would
+    run for half a minute before the first step and none would be faster for it.
+    """
+
+    def __init__(self, model: Transformer, options: SearchOptions):
+        self.model, self.options = model, options
+        self.compiled = mx.default_device() == mx.gpu
+        self._choose = chooser(options, model.config.eos_id)
+        self._bars = [barred(options, model.config, end=end) for end in (False, True)]
+        # The weights are inputs, so that a model still in training is seen as it is now.
+        self._run = mx.compile(self.run, inputs=model.state) if self.compiled else self.run
+
+    def __call__(
+        self, hyps: Hypotheses, caches: Caches, memory: Memory, now: Moment, forced: mx.array | None
+    ) -> tuple[Hypotheses, Caches]:
+        """Every hypothesis one token longer; `forced` (B,) are the words of prefixes, or NONE."""
+        hyps, caches = self._run(hyps, caches, memory, now, forced)
+        return Hypotheses(*hyps), caches
+
+    def bar(self, t: int) -> mx.array:
+        """(V,), -inf at words that never follow t tokens, else 0"""
+        return self._bars[t < self.options.min_tokens]
+
+    def run(
+        self, hyps: Hypotheses, caches: Caches, memory: Memory, now: Moment, forced: mx.array | None
+    ) -> tuple[Hypotheses, Caches]:
+        B, K, T = hyps.words.shape
+        hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t))
+        layers = [SlotCache(slots, (now.t * K)[None]) for slots in caches]
+        hidden = self.model.decode(
+            hyps.tokens,
+            memory.layers,
+            memory.mask,
+            position=now.t - mx.arange(K),  # the K hypotheses stand side by side at position t
+            mask=(hyps.slots[..., None] == mx.arange(K)).reshape(B, 1, K, T * K),
+            caches=layers,
+        )
+        logits = self.model.logits(hidden).astype(mx.float32)
+        bar = self._bar_now(hyps, now, forced)
+        return self._choose(hyps, logits, bar, now), [layer.slots for layer in layers]
+
+    def _bar_now(self, hyps: Hypotheses, now: Moment, forced: mx.array | None) -> mx.array:
+        """(V,), (B,1,V) or (B,K,V)"""
+        bar, V = now.bar, now.bar.size
+        if self.options.no_repeat_ngram:
+            repeated = choose.repeats(hyps.words, now.t, self.options.no_repeat_ngram, V)
+            bar = mx.where(repeated, -mx.inf, bar)
+        if forced is not None:
+            word = forced[:, None, None]
+            bar = mx.where(word == NONE, bar, mx.where(mx.arange(V) == word, 0.0, -mx.inf))
+        return bar
+
+
+Chooser = Callable[[Hypotheses, mx.array, mx.array, Moment], Hypotheses]
+
+
+def chooser(options: SearchOptions, eos: int) -> Chooser:
+    """How these options choose the next words."""
+    if options.sample:
+        return partial(choose.draw_step, eos=eos, choose=choose.sampler(options))
+    if options.beam == 1:
+        return partial(choose.draw_step, eos=eos, choose=choose.greedy)
+    return partial(choose.beam_step, eos=eos)
+
+
+def barred(options: SearchOptions, config: ModelConfig, *, end: bool) -> mx.array:
+    """(V,), -inf at padding, start and banned words, and at the end of sentence if `end`"""
+    for token in options.banned:
+        if not 0 <= token < config.target_size:
+            raise InputError(f"banned token {token} is not an id below {config.target_size}")
+    bar = np.zeros(config.target_size, np.float32)
+    bar[[config.pad_id, *options.banned]] = -np.inf
+    if config.start_id not in (None, config.eos_id):
+        bar[config.start_id] = -np.inf
+    if end:
+        bar[config.eos_id] = -np.inf
+    return mx.array(bar)
