@@ -310,6 +310,8 @@ def _length(tokens: Sequence[str]) -> float:
 def _figure(width: float, height: float) -> Figure:
     from matplotlib.figure import Figure
 
+    if max(width, height) * DPI > MAX_PIXELS:
+        raise InputError("this is too much for one picture: choose fewer kinds, layers or heads")
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -326,8 +328,9 @@ def _matplotlib(path: Path) -> Iterator[None]:
             f"a {path.suffix} picture needs matplotlib: pip install 'mlx-transformer[plots]'"
         ) from error
     installed = {font.name for font in font_manager.fontManager.ttflist}
+    more_fonts = [name for name in MORE_FONTS if name in installed]
     settings: Any = {
-        "font.family": ["DejaVu Sans", *(name for name in MORE_FONTS if name in installed)],
+        "font.family": ["DejaVu Sans", *more_fonts, "sans-serif"],
         "font.size": TEXT,
         "axes.titlesize": TEXT + 1,
         "figure.titlesize": TEXT + 1,
@@ -346,6 +349,4 @@ def _matplotlib(path: Path) -> Iterator[None]:
 
 
 def _save(figure: Figure, path: Path) -> None:
-    if max(figure.get_size_inches()) * DPI > MAX_PIXELS:
-        raise InputError("this is too much for one picture: choose fewer kinds, layers or heads")
     figure.savefig(path, dpi=DPI, bbox_inches="tight")

@@ -61,6 +61,7 @@ class Page:
         os.close(self._answers)
 
     def open(self, url: str) -> None:
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=0, y=0)
         self.call("Page.navigate", url=url)
         self.wait("document.readyState === 'complete' && location.href !== 'about:blank'")
 
