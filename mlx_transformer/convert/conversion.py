@@ -74,7 +74,7 @@ def convert(
     plan = make_plan(*find_family(read_checkpoint(checkpoint_path), options or Options(), family))
     entries = _entries(plan, dtype)
     tokenizer_files = _tokenizer_files(plan)
-    with _built_aside(directory) as aside:
+    with built_aside(directory) as aside:
         plan.config.save(aside / "config.json")
         write_safetensors(aside / "model.safetensors", entries)
         for name, content in tokenizer_files.items():
@@ -181,7 +181,7 @@ def is_model_directory(directory: Path) -> bool:
 
 
 @contextmanager
-def _built_aside(directory: Path) -> Iterator[Path]:
+def built_aside(directory: Path) -> Iterator[Path]:
     """A folder beside `directory` that takes its place in the end, or vanishes on an error."""
     directory.parent.mkdir(parents=True, exist_ok=True)
     aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))

@@ -1,14 +1,20 @@
 """NumPy `.npz` files: a zip of `.npy` arrays, each mapped where it lies."""
 
-from io import BytesIO
+import re
 from pathlib import Path
-
-import numpy as np
 
 from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage, shown
 from mlx_transformer.convert.zip_file import stored_members
 from mlx_transformer.errors import InputError
 
+# A Python dictionary in the text of the file; this much of Python is all it may use.
+HEADER = re.compile(
+    rb"\x93NUMPY(?:\x01\x00..|[\x02\x03]\x00....)"
+    rb"\{'descr': '([<>|=]?)([a-z?]\d*)', 'fortran_order': (True|False), "
+    rb"'shape': \(([\d, ]{0,200})\),? ?\} *\n",
+    re.DOTALL,
+)
+NAMES = {code: name for name, code in NUMPY_TYPES.items() if name != "bfloat16"} | {"b1": "bool"}
 MAX_HEADER_BYTES = 10_000
 
 
@@ -18,28 +24,20 @@ def read_npz(path: Path) -> dict[str, LazyTensor]:
 
 
 def _array(name: str, member: Storage) -> LazyTensor:
-    head = BytesIO(member.map(0, min(member.nbytes, MAX_HEADER_BYTES), "u1").tobytes())
-    try:
-        version = np.lib.format.read_magic(head)
-        read_header = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, fortran_order, dtype = read_header(head, MAX_HEADER_BYTES)
-    except (ValueError, KeyError, EOFError, OSError) as error:
-        raise InputError(f"{shown(name)} is not a NumPy array") from error
-    names = {code: name for name, code in NUMPY_TYPES.items() if name != "bfloat16"}
-    code = dtype.str.lstrip("<>|=")
-    code = "?" if code == "b1" else code
-    if code not in names:
-        raise InputError(f"{shown(name)} has the dtype {shown(str(dtype))}, which is not supported")
+    header = HEADER.match(member.map(0, min(member.nbytes, MAX_HEADER_BYTES), "u1").tobytes())
+    if header is None:
+        raise InputError(f"{shown(name)} is not an array of numbers")
+    order, code, fortran, sizes = (group.decode() for group in header.groups())
+    if code not in NAMES:
+        raise InputError(f"{shown(name)} has the dtype {code}, which is not supported")
     storage = Storage(
         member.path,
-        member.nbytes - head.tell(),
-        (member.start or 0) + head.tell(),
-        ">" if dtype.str.startswith(">") else "<",
+        member.nbytes - header.end(),
+        (member.start or 0) + header.end(),
+        ">" if order == ">" else "<",
     )
-    if not fortran_order:
-        return LazyTensor.contiguous(storage, names[code], shape)
-    backwards = LazyTensor.contiguous(storage, names[code], shape[::-1])
-    return LazyTensor(storage, names[code], shape, backwards.strides[::-1])
+    shape = tuple(int(size) for size in sizes.replace(" ", "").split(",") if size)
+    if fortran == "False":
+        return LazyTensor.contiguous(storage, NAMES[code], shape)
+    backwards = LazyTensor.contiguous(storage, NAMES[code], shape[::-1])
+    return LazyTensor(storage, NAMES[code], shape, backwards.strides[::-1])

@@ -121,12 +121,15 @@ class _Machine:
     def push(self, value: object) -> None:
         self.stack.append(value)
 
-    def new(self, value: object, cost: int = 1) -> None:
+    def new(self, value: object) -> None:
         """Push an object that takes more memory than the bytes that ask for it."""
-        self.objects += cost
+        self.charge(1)
+        self.push(value)
+
+    def charge(self, objects: int) -> None:
+        self.objects += objects
         if self.objects > MAX_OBJECTS:
             raise InputError(f"the pickle holds more than {MAX_OBJECTS} objects")
-        self.stack.append(value)
 
     def pop(self) -> object:
         if len(self.stack) <= (self.marks[-1] if self.marks else 0):
@@ -192,12 +195,12 @@ class _Machine:
             raise InputError("the pickle calls something that is not a class or function")
         if not isinstance(args, tuple):
             raise InputError(f"the pickle calls {constructor.name} without a tuple of arguments")
+        # A few bytes can ask for the same large copy again and again.
+        self.charge(1 + sum(len(a) for a in args if isinstance(a, dict | list | tuple)))
         try:
-            value = constructor.build(*args)
+            self.push(constructor.build(*args))
         except TypeError as error:
             raise InputError(f"the arguments of {constructor.name} do not fit") from error
-        # A few bytes can ask for the same large copy again and again.
-        self.new(value, cost=1 + len(value) if isinstance(value, dict | list | tuple) else 1)
 
     def build(self) -> None:
         state, target = self.pop(), self.top()

@@ -25,6 +25,8 @@ REQUIRED = {
     "start_id": "--start-id",
     "eos_id": "--eos-id",
 }
+# A formula gives any number of positions, and files promise some that nobody has memory for.
+MAX_FORMULA_LENGTH = 16_384
 # Parameters that the model leaves out when they repeat another one or follow a formula.
 LEFT_OUT = (
     "target_words.weight",
@@ -87,7 +89,10 @@ def _config(family: Family, source: Source, chosen: Mapping[str, Rule]) -> Model
         **_ties(source, chosen),
         **_positions(source, chosen, known.get("position_offset", 0)),
     }
-    return ModelConfig(**{**said, **shown_by_tensors, **told})
+    fields = {**said, **shown_by_tensors, **told}
+    if fields.get("positions", "sinusoidal") == "sinusoidal" and "max_length" in fields:
+        fields["max_length"] = min(fields["max_length"], MAX_FORMULA_LENGTH)
+    return ModelConfig(**fields)
 
 
 def _sizes(source: Source, chosen: Mapping[str, Rule], h: int) -> dict[str, Any]:

@@ -264,6 +264,8 @@ ALLOWED: dict[str, object] = {
 HARMLESS = {
     "argparse.Namespace", "functools.partial", "pathlib.PosixPath", "pathlib.WindowsPath",
     "builtins.int", "builtins.float", "builtins.str", "builtins.list", "builtins.dict",
+    "__builtin__.int", "__builtin__.long", "__builtin__.float", "__builtin__.unicode",
+    "__builtin__.list", "__builtin__.dict",
     "_codecs.encode", "torch.device", "numpy.dtype", "numpy.ndarray",
     "numpy.core.multiarray.scalar", "numpy.core.multiarray._reconstruct",
     "numpy._core.multiarray.scalar", "numpy._core.multiarray._reconstruct",

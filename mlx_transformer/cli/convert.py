@@ -1,0 +1,146 @@
+"""`mlx-transformer convert`: a checkpoint of another framework becomes a model directory."""
+
+import argparse
+import sys
+from pathlib import Path
+from typing import Any
+
+from mlx_transformer.convert.conversion import Key, Report, convert, list_keys
+from mlx_transformer.convert.families import FAMILIES
+from mlx_transformer.convert.family import Options
+from mlx_transformer.convert.mapping import FLOATS
+from mlx_transformer.errors import InputError
+
+EPILOG = """\
+examples:
+  mlx-transformer convert opus-mt-en-de weights/opus-mt-en-de
+  mlx-transformer convert checkpoint_best.pt weights/mine --dtype float16
+  mlx-transformer convert mine.pt weights/mine --heads 8 --pad-id 1 --start-id 2 --eos-id 3
+  mlx-transformer convert mine.pt --list --rename '^net\\.enc\\.=encoder.'
+
+families:
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Turn a PyTorch checkpoint into a model directory. PyTorch is not needed, and nothing in "
+        "the file is run."
+    )
+    parser.epilog = EPILOG + "\n".join(f"  {f.name:11} {f.title}" for f in FAMILIES.values())
+    parser.add_argument(
+        "checkpoint", type=Path, help="a .pt, .pth, .bin, .safetensors or .npz file, or its folder"
+    )
+    parser.add_argument("out", type=Path, nargs="?", help="the model directory to make")
+    parser.add_argument(
+        "--list", action="store_true", help="show the keys and what becomes of them"
+    )
+    parser.add_argument("--family", choices=FAMILIES, help="what it is, if that is not recognised")
+    parser.add_argument(
+        "--rename",
+        metavar="PATTERN=NAME",
+        action="append",
+        default=[],
+        type=_rename,
+        help="replace what the regular expression matches in every key; may be repeated",
+    )
+    parser.add_argument("--dtype", choices=FLOATS, help="precision (default: the checkpoint's)")
+    parser.add_argument("--force", action="store_true", help="replace an existing model directory")
+
+    own = parser.add_argument_group("your own modules", "where a checkpoint leaves it open")
+    for name in ("source-embedding", "target-embedding", "output", "positions"):
+        own.add_argument(
+            f"--{name}", metavar="KEY", help=f"the key of the {name.replace('-', ' ')}"
+        )
+    for side in ("source", "target"):
+        own.add_argument(f"--{side}-vocab", type=Path, metavar="FILE", help=f"the {side} tokenizer")
+
+    own.add_argument("--heads", dest="h", type=int, metavar="N", help="number of attention heads")
+    own.add_argument("--norm", choices=("pre", "post"), help="norms before or after each sublayer")
+    own.add_argument("--norm-eps", type=float, metavar="X", help="epsilon of the norms")
+    own.add_argument("--activation", choices=("relu", "gelu", "gelu_tanh", "swish"))
+    own.add_argument(
+        "--no-embedding-scale",
+        dest="scale_embedding",
+        action="store_const",
+        const=False,
+        help="word vectors are not multiplied by sqrt(d_model)",
+    )
+    for name, meaning in (("pad", "padding"), ("start", "the start"), ("eos", "the end")):
+        own.add_argument(f"--{name}-id", type=int, metavar="N", help=f"the id of {meaning}")
+
+
+SETTINGS = (
+    "h",
+    "norm",
+    "norm_eps",
+    "activation",
+    "scale_embedding",
+    "pad_id",
+    "start_id",
+    "eos_id",
+)
+
+
+def run(args: argparse.Namespace) -> None:
+    options = _options(args)
+    if args.list:
+        keys, verdict = list_keys(args.checkpoint, options, family=args.family)
+        _print_keys(keys)
+        print(verdict, file=sys.stderr)
+        return
+    if args.out is None:
+        raise InputError("where to? Name the model directory to make, or give --list")
+    report = convert(
+        args.checkpoint,
+        args.out,
+        options,
+        family=args.family,
+        dtype=args.dtype,
+        force=args.force,
+    )
+    _print_report(report)
+
+
+def _rename(text: str) -> tuple[str, str]:
+    pattern, equals, replacement = text.partition("=")
+    if not (pattern and equals):
+        raise argparse.ArgumentTypeError(f"{text!r} is not PATTERN=NAME")
+    return pattern, replacement
+
+
+def _options(args: argparse.Namespace) -> Options:
+    settings: dict[str, Any] = {
+        name: getattr(args, name) for name in SETTINGS if getattr(args, name) is not None
+    }
+    return Options(
+        renames=tuple(args.rename),
+        source_embedding=args.source_embedding,
+        target_embedding=args.target_embedding,
+        output=args.output,
+        positions=args.positions,
+        source_vocab=args.source_vocab,
+        target_vocab=args.target_vocab,
+        settings=settings,
+    )
+
+
+def _print_keys(keys: list[Key]) -> None:
+    """name, dtype, shape and use, one a line; a key without use is marked."""
+    rows = [(k.name, k.dtype, "x".join(map(str, k.shape)), k.use or "UNMAPPED") for k in keys]
+    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)]
+        print("  ".join([*cells, row[3]]))
+
+
+def _print_report(report: Report) -> None:
+    size, files = report.parameters / 1e6, ", ".join(report.tokenizer_files)
+    print(report.directory)
+    print(
+        f"{report.family}: {size:.2f} million parameters, {' and '.join(report.dtypes)}; "
+        f"{'with ' + files if files else 'without a tokenizer'}",
+        file=sys.stderr,
+    )
+    if report.ignored:
+        print(f"left out, as they mean nothing: {', '.join(report.ignored)}", file=sys.stderr)
