@@ -53,18 +53,18 @@ def choose_grid(
     corners = _shift_corners(counts, sizes, corners)
     rooms = [(int(sources[i]), int(targets[j])) for i, j in corners]
     rows, placed = _fill(counts, sizes, corners, [batch_tokens // max(room) for room in rooms])
+    used = [k for k, B in enumerate(rows) if B]
     # Pairs sorted by lengths take the shapes that `placed` gives their lengths, one by one.
-    order = np.lexsort((t, s))
     shape_of = np.empty(len(lengths), np.int64)
-    shape_of[order] = np.repeat(
-        np.tile(np.arange(len(rooms)), counts.size), placed.transpose(1, 2, 0).ravel()
+    shape_of[np.lexsort((t, s))] = np.repeat(
+        np.tile(np.arange(len(used)), counts.size), placed[used].transpose(1, 2, 0).ravel()
     )
-    return [Shape(B, *room) for B, room in zip(rows, rooms, strict=True)], shape_of
+    return [Shape(rows[k], *rooms[k]) for k in used], shape_of
 
 
 def _rounded(lengths: np.ndarray) -> np.ndarray:
-    """Rounded up to seven significant bits: exact below 128, so that long tails stay cheap."""
-    step = 1 << np.maximum(np.log2(lengths).astype(np.int64) - 6, 0)
+    """Rounded up to six significant bits: exact up to 64, so that long tails stay cheap."""
+    step = 1 << np.maximum(np.log2(lengths).astype(np.int64) - 5, 0)
     return np.minimum(-(-lengths // step) * step, lengths.max())
 
 
@@ -114,7 +114,7 @@ def _shift_corners(counts: np.ndarray, sizes: np.ndarray, corners: list[Corner])
 def _fill(
     counts: np.ndarray, sizes: np.ndarray, corners: list[Corner], limits: list[int]
 ) -> tuple[list[int], np.ndarray]:
-    """Rows of each shape, at most `limits`, and how many pairs of which lengths it holds.
+    """Rows of each shape, at most `limits` (0: not used), and how many pairs of each lengths.
 
     From the smallest shape on: pairs that would leave a batch incomplete move to a larger one.
     """
@@ -130,7 +130,7 @@ def _fill(
             larger = _cost(sizes, corners[k + 1 :])[room]
             moved = _cheapest(left[room], larger, number - batches * rows[k])
         else:
-            rows.append(ceil(number / ceil(number / limit)))
+            rows.append(ceil(number / max(1, ceil(number / limit))))
             moved = np.zeros_like(left)
         placed[k][room] = left[room] - moved
         left -= placed[k]

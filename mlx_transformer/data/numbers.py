@@ -60,7 +60,10 @@ def pairs(split: str, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def _numbers(split: str, seed: int) -> list[int]:
-    drawn = random.Random(seed).sample(range(ALWAYS_TRAINED, LIMIT), sum(SIZES.values()))
+    everyday = range(ALWAYS_TRAINED)
+    others = random.Random(seed).sample(
+        range(ALWAYS_TRAINED, LIMIT), sum(SIZES.values()) - len(everyday)
+    )
+    numbers = [*everyday, *others]
     start = sum(SIZES[earlier] for earlier in list(SIZES)[: list(SIZES).index(split)])
-    chosen = drawn[start : start + SIZES[split]]
-    return [*range(ALWAYS_TRAINED), *chosen] if split == "train" else chosen
+    return numbers[start : start + SIZES[split]]

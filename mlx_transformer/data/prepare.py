@@ -67,6 +67,7 @@ def prepare(
     if (found := _existing(out)) is not None and found["fingerprint"] == fingerprint:
         return replace(_read_report(found["report"]), reused=True)
 
+    out = out.resolve()  # `.` has no name to put another beside
     aside = out.with_name(out.name + ".partial")
     if aside.exists():
         shutil.rmtree(aside)  # of a preparation that was killed
@@ -81,8 +82,9 @@ def prepare(
             if text.count
         }
         report = PreparationReport(tokenizer.source_vocab_size, tokenizer.target_vocab_size, splits)
-        if report.splits["train"].pairs == 0:
-            raise InputError(f"no training pair is left: dropped {splits['train'].dropped}")
+        if splits["train"].pairs == 0:
+            reasons = ", ".join(f"{n} {reason}" for reason, n in splits["train"].dropped.items())
+            raise InputError(f"no training pair is left: {reasons}")
         _write_manifest(aside, tokenizer, fingerprint, report)
         _put_in_place(aside, out)
     finally:

@@ -46,4 +46,6 @@ def _explained(error: RuntimeError, config: TokenizerConfig) -> InputError:
             f"tokenizer.vocab_size {config.vocab_size} is less than the {least[1]} that the "
             "text's characters and the special ids need"
         )
+    if "sentences_.empty()" in str(error):
+        return InputError("the training text is empty: there is no vocabulary to learn")
     return InputError(f"SentencePiece cannot learn a vocabulary from this text: {error}")

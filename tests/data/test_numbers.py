@@ -1,0 +1,107 @@
+"""Number words against a table written by hand, and against the rules of both languages."""
+
+import re
+
+import pytest
+
+from mlx_transformer.data.numbers import ALWAYS_TRAINED, LIMIT, SIZES, english, german, pairs
+
+TABLE = {
+    0: ("zero", "null"),
+    1: ("one", "eins"),
+    2: ("two", "zwei"),
+    7: ("seven", "sieben"),
+    10: ("ten", "zehn"),
+    11: ("eleven", "elf"),
+    12: ("twelve", "zwölf"),
+    13: ("thirteen", "dreizehn"),
+    16: ("sixteen", "sechzehn"),
+    17: ("seventeen", "siebzehn"),
+    19: ("nineteen", "neunzehn"),
+    20: ("twenty", "zwanzig"),
+    21: ("twenty-one", "einundzwanzig"),
+    22: ("twenty-two", "zweiundzwanzig"),
+    30: ("thirty", "dreißig"),
+    31: ("thirty-one", "einunddreißig"),
+    40: ("forty", "vierzig"),
+    66: ("sixty-six", "sechsundsechzig"),
+    77: ("seventy-seven", "siebenundsiebzig"),
+    80: ("eighty", "achtzig"),
+    99: ("ninety-nine", "neunundneunzig"),
+    100: ("one hundred", "einhundert"),
+    101: ("one hundred one", "einhunderteins"),
+    111: ("one hundred eleven", "einhundertelf"),
+    121: ("one hundred twenty-one", "einhunderteinundzwanzig"),
+    200: ("two hundred", "zweihundert"),
+    616: ("six hundred sixteen", "sechshundertsechzehn"),
+    717: ("seven hundred seventeen", "siebenhundertsiebzehn"),
+    999: ("nine hundred ninety-nine", "neunhundertneunundneunzig"),
+    1_000: ("one thousand", "eintausend"),
+    1_001: ("one thousand one", "eintausendeins"),
+    1_100: ("one thousand one hundred", "eintausendeinhundert"),
+    2_017: ("two thousand seventeen", "zweitausendsiebzehn"),
+    12_000: ("twelve thousand", "zwölftausend"),
+    21_000: ("twenty-one thousand", "einundzwanzigtausend"),
+    22_005: ("twenty-two thousand five", "zweiundzwanzigtausendfünf"),
+    30_030: ("thirty thousand thirty", "dreißigtausenddreißig"),
+    100_000: ("one hundred thousand", "einhunderttausend"),
+    101_000: ("one hundred one thousand", "einhunderteintausend"),
+    101_101: ("one hundred one thousand one hundred one", "einhunderteintausendeinhunderteins"),
+    123_456: (
+        "one hundred twenty-three thousand four hundred fifty-six",
+        "einhundertdreiundzwanzigtausendvierhundertsechsundfünfzig",
+    ),
+    201_001: ("two hundred one thousand one", "zweihunderteintausendeins"),
+    999_999: (
+        "nine hundred ninety-nine thousand nine hundred ninety-nine",
+        "neunhundertneunundneunzigtausendneunhundertneunundneunzig",
+    ),
+}
+
+
+@pytest.mark.parametrize(("number", "words"), TABLE.items())
+def test_the_table(number, words):
+    assert (english(number), german(number)) == words
+
+
+def read_english(words: str) -> int:
+    """The number back, from the meaning of the words alone."""
+    values = {english(n): n for n in [*range(20), *range(20, 100, 10)]}
+    thousands = hundreds = 0
+    for word in re.split("[ -]", words):
+        if word == "thousand":
+            thousands, hundreds = hundreds * 1000, 0
+        elif word == "hundred":
+            hundreds *= 100
+        else:
+            hundreds += values[word]
+    return thousands + hundreds
+
+
+def read_german(word: str) -> int:
+    if "tausend" in word:
+        head, rest = word.split("tausend")
+        return 1000 * read_german(head) + read_german(rest)
+    if "hundert" in word:
+        head, rest = word.split("hundert")
+        return 100 * read_german(head) + read_german(rest)
+    simple = {german(n): n for n in [*range(20), *range(20, 100, 10)]} | {"": 0, "ein": 1}
+    if word in simple:
+        return simple[word]
+    one, ten = word.split("und")
+    return simple[one] + simple[ten]
+
+
+def test_words_can_be_read_back():
+    for number in [*range(3000), *range(3000, LIMIT, 997)]:
+        assert read_english(english(number)) == number
+        assert read_german(german(number)) == number
+
+
+def test_splits_are_disjoint_fixed_and_of_their_size():
+    splits = {name: pairs(name) for name in SIZES}
+    assert {name: len(split) for name, split in splits.items()} == SIZES
+    assert len({source for split in splits.values() for source, _ in split}) == sum(SIZES.values())
+    assert {(english(n), german(n)) for n in range(ALWAYS_TRAINED)} < set(splits["train"])
+    assert pairs("test") == splits["test"]
+    assert pairs("test", seed=1) != splits["test"]
