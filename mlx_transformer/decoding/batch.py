@@ -139,6 +139,22 @@ class Batch:
         return Hypothesis(ids[:-1] if complete else ids, score, logp, complete)
 
 
+def certain(hyps: Hypotheses, eos: int) -> list[int]:
+    """Ids with which every possible result of the first sentence begins; waits for the device."""
+    possible = [
+        words
+        for some, scores in ((hyps.words, hyps.logp), (hyps.final_words, hyps.final_scores))
+        for words, score in zip(np.array(some[0]), np.array(scores[0]), strict=True)
+        if score > -np.inf
+    ]
+    ids = []
+    for column in zip(*possible, strict=True):
+        if len(set(column)) > 1 or column[0] in (NONE, eos):
+            break
+        ids.append(int(column[0]))
+    return ids
+
+
 def padded(
     sequences: Sequence[Ids], fill: int, multiple: int = 1, most: int | None = None
 ) -> np.ndarray:

@@ -38,7 +38,7 @@ def search(
     `prefixes` are the ids with which every result of a sentence begins.
     """
     sentences = list(zip(sources, prefixes or [()] * len(sources), strict=True))
-    return list(Search(model, options or SearchOptions()).each(sentences, window=len(sentences)))
+    return list(Search(model, options or SearchOptions()).each(sentences, window=None))
 
 
 @dataclass
@@ -60,11 +60,13 @@ class Search:
         mx.eval(model.parameters())  # before several streams ask for them
         self.step = Step(model, options)
 
-    def each(self, sentences: Iterable[Sentence], window: int = FIRST_WINDOW) -> Iterator[Results]:
+    def each(
+        self, sentences: Iterable[Sentence], window: int | None = FIRST_WINDOW
+    ) -> Iterator[Results]:
         """The results of each sentence, in their order, as soon as they are there.
 
         Sentences are read and sorted a window at a time, and windows grow: the first results come
-        early, later batches fit better.
+        early, later batches fit better. None is one window for all.
         """
         numbered = enumerate(sentences)
         first = list(islice(numbered, window))

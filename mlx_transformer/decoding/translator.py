@@ -1,13 +1,22 @@
 """Text in, text out: a model and its tokenizer."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from pathlib import Path
+from typing import Any, overload
 
 import mlx.core as mx
+import numpy as np
 
+from mlx_transformer.decoding.alignment import Link, cross_attention, join_attention, join_links
+from mlx_transformer.decoding.batch import Batch, Hypothesis, Ids, certain
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.search import Hypothesis, search
+from mlx_transformer.decoding.scoring import Score, score_pairs
+from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence
+from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import load_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
@@ -15,33 +24,206 @@ from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 
 @dataclass(frozen=True)
 class Translation:
-    """One translation of one text."""
+    """One translation of a text. What belongs to its sentences is summed or strung together."""
 
     text: str
-    score: float
+    score: float  # log-probability / length penalty
+    logp: float
     tokens: list[str]
+    source_tokens: list[str]
+    complete: bool  # false: cut at the length limit
+    attention: np.ndarray | None = None  # (tokens, source tokens), on request
+    alignment: list[Link] | None = None  # source word and target word, on request
+    alternatives: list["Translation"] = field(default_factory=list)  # the next best
+
+
+@dataclass
+class Plan:
+    """A text as lines of sentences, given as source ids."""
+
+    lines: list[list[Ids]]
+
+    @property
+    def sentences(self) -> list[Ids]:
+        return [ids for line in self.lines for ids in line]
+
+
+def load(directory: str | Path, dtype: mx.Dtype | None = None) -> "Translator":
+    """A translator from a model directory; `dtype` casts its weights, None keeps them."""
+    path = Path(directory)
+    return Translator(load_model(path, dtype), load_tokenizer(path))
 
 
 class Translator:
+    """Translates texts; one text may be a word, a paragraph or many lines."""
+
     def __init__(self, model: Transformer, tokenizer: Tokenizer):
         self.model = model
         self.tokenizer = tokenizer
+        self._search: Search | None = None
+
+    @overload
+    def translate(self, texts: str, *args: Any, **kwargs: Any) -> Translation: ...
+
+    @overload
+    def translate(self, texts: Sequence[str], *args: Any, **kwargs: Any) -> list[Translation]: ...
 
     def translate(
-        self, texts: Sequence[str], options: SearchOptions | None = None
-    ) -> list[Translation]:
-        """The best translation of each text, in their order."""
-        eos = self.model.config.eos_id
-        sources = [[*ids, eos] for ids in self.tokenizer.encode_source_batch(texts)]
-        return [self._translation(best) for best, *_ in search(self.model, sources, options)]
+        self,
+        texts: str | Sequence[str],
+        options: SearchOptions | None = None,
+        *,
+        prefix: str = "",
+        attention: bool = False,
+    ) -> Translation | list[Translation]:
+        """Translate a text, or several, in their order; a blank line stays a blank line.
 
-    def _translation(self, found: Hypothesis) -> Translation:
-        return Translation(
-            self.tokenizer.decode(found.ids), found.score, self.tokenizer.target_tokens(found.ids)
+        Every translation begins with `prefix`. With `attention` it comes with its cross-attention
+        and a word alignment.
+        """
+        several = [texts] if isinstance(texts, str) else texts
+        found = list(self.each(several, options, prefix=prefix, attention=attention, window=None))
+        return found[0] if isinstance(texts, str) else found
+
+    def each(
+        self,
+        texts: Iterable[str],
+        options: SearchOptions | None = None,
+        *,
+        prefix: str = "",
+        attention: bool = False,
+        window: int | None = FIRST_WINDOW,
+    ) -> Iterator[Translation]:
+        """As `translate`, for any number of texts: read as needed, yielded in order when done."""
+        plans: deque[Plan] = deque()
+        begin = self.tokenizer.encode_target(prefix) if prefix else []
+
+        def sentences() -> Iterator[Sentence]:
+            for text in texts:
+                plans.append(self._plan(text))
+                for number, ids in enumerate(plans[-1].sentences):
+                    yield ids, begin if number == 0 else []
+
+        found: list[list[Hypothesis]] = []
+        for results in self._searching(options).each(sentences(), window):
+            found.append(results)
+            while plans and len(plans[0].sentences) <= len(found):
+                plan = plans.popleft()
+                count = len(plan.sentences)
+                yield self._translation(plan, found[:count], attention)
+                found = found[count:]
+        for plan in plans:
+            yield self._translation(plan, [], attention)
+
+    def stream(
+        self, text: str, options: SearchOptions | None = None, *, prefix: str = ""
+    ) -> Iterator[str]:
+        """Pieces of the translation as soon as they are certain; together they are its text.
+
+        A greedy or sampled word is certain at once, a word of a beam when all hypotheses share it.
+        """
+        options = replace(options or SearchOptions(), nbest=1)
+        begin = self.tokenizer.encode_target(prefix) if prefix else []
+        for number, line in enumerate(self._plan(text).lines):
+            if number:
+                yield "\n"
+            for place, ids in enumerate(line):
+                if place:
+                    yield " "
+                yield from self._stream_sentence(ids, options, begin)
+                begin = []
+
+    def _stream_sentence(self, source: Ids, options: SearchOptions, begin: Ids) -> Iterator[str]:
+        batch = Batch(self._searching(options).step, [source], [begin])
+        told = ""
+        before = batch.hyps
+        while batch.open:
+            batch.step()
+            if batch.open:
+                ids = certain(before, self.model.config.eos_id)
+                before = batch.hyps
+            else:
+                ids = batch.results[0][0].ids
+            text = self._text(ids)
+            # A character of several bytes is not there before its last byte.
+            whole = text.rstrip("\ufffd") if batch.open else text
+            if whole.startswith(told):
+                yield whole[len(told) :]
+                told = whole
+
+    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
+        """How probable each target is as the translation of its source."""
+        eos = self.model.config.eos_id
+        return score_pairs(
+            self.model,
+            [[*ids, eos] for ids in self.tokenizer.encode_source_batch(sources)],
+            [[*ids, eos] for ids in self.tokenizer.encode_target_batch(targets)],
         )
 
+    def _searching(self, options: SearchOptions | None) -> Search:
+        """The search with these options, kept for the next call with the same."""
+        options = options or SearchOptions()
+        if self._search is None or self._search.step.options != options:
+            self._search = Search(self.model, options)
+        return self._search
 
-def load(directory: str | Path, dtype: mx.Dtype | None = None) -> Translator:
-    """A translator from a model directory."""
-    path = Path(directory)
-    return Translator(load_model(path, dtype), load_tokenizer(path))
+    def _plan(self, text: str) -> Plan:
+        return Plan([self._sources(line) for line in text.split("\n")])
+
+    def _sources(self, line: str) -> list[Ids]:
+        """A line as ids of sentences, each within what the model can read."""
+        config, encode = self.model.config, self.tokenizer.encode_source_batch
+
+        def fits(part: str) -> bool:
+            return len(encode([part])[0]) < config.max_length
+
+        sentences = split_sentences(line.strip())
+        parts = [part for sentence in sentences for part in split_to_fit(sentence, fits)]
+        if len(parts) > len(sentences):
+            warnings.warn(
+                f"a sentence is longer than the {config.max_length} tokens the model can read, "
+                f"and was translated in parts: {line[:40]}...",
+                stacklevel=2,
+            )
+        return [[*ids, config.eos_id] for ids in encode(parts) if ids]
+
+    def _text(self, ids: Ids) -> str:
+        """Words of a sentence on one line, even if a model writes line feeds byte by byte"""
+        return self.tokenizer.decode(ids).replace("\n", " ").replace("\r", " ")
+
+    def _translation(
+        self, plan: Plan, found: Sequence[Sequence[Hypothesis]], attention: bool
+    ) -> Translation:
+        """The best of each sentence put together, and as alternatives the second best and so on."""
+        ranks = max((len(results) for results in found), default=1)
+        best, *others = (
+            self._joined(plan, [results[min(i, len(results) - 1)] for results in found], attention)
+            for i in range(ranks)
+        )
+        if not best.complete:
+            warnings.warn(
+                f"a translation reached its length limit and is cut there: {best.text[:40]}...",
+                stacklevel=2,
+            )
+        return replace(best, alternatives=others)
+
+    def _joined(self, plan: Plan, parts: Sequence[Hypothesis], attention: bool) -> Translation:
+        tokenizer, sentences = self.tokenizer, plan.sentences
+        texts = iter([self._text(part.ids) for part in parts])
+        lines = [" ".join(filter(None, (next(texts) for _ in line))) for line in plan.lines]
+        source_tokens = [tokenizer.source_tokens(ids[:-1]) for ids in sentences]
+        tokens = [tokenizer.target_tokens(part.ids) for part in parts]
+        maps, links = None, None
+        if attention and parts:
+            weights = cross_attention(self.model, sentences, [part.ids for part in parts])
+            maps, links = join_attention(weights), join_links(weights, source_tokens, tokens)
+        return Translation(
+            text="\n".join(lines),
+            score=sum(part.score for part in parts),
+            logp=sum(part.logp for part in parts),
+            tokens=list(chain(*tokens)),
+            source_tokens=list(chain(*source_tokens)),
+            complete=all(part.complete for part in parts),
+            attention=maps,
+            alignment=links,
+        )

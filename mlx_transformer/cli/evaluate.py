@@ -1,0 +1,89 @@
+"""`mlx-transformer evaluate`: BLEU, chrF and TER of a model, or of a file of translations."""
+
+import argparse
+import json
+from typing import TYPE_CHECKING, Any
+
+from mlx_transformer.cli.lines import Lines
+from mlx_transformer.cli.searching import (
+    Meter,
+    Progress,
+    add_model_flags,
+    add_search_flags,
+    load_translator,
+    notes,
+    options_of,
+    tell,
+)
+from mlx_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from mlx_transformer.decoding.options import SearchOptions
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Translate a file and compare with reference translations, or compare translations that "
+        "are there already: BLEU, chrF and TER by sacrebleu, with the signatures to quote."
+    )
+    parser.epilog = (
+        "examples:\n"
+        "  mlx-transformer evaluate --source test.en --reference test.de --model weights/en-de\n"
+        "  mlx-transformer evaluate --hypothesis mine.de --reference test.de --json"
+    )
+    parser.add_argument("--reference", metavar="FILE", required=True, help="right translations")
+    parser.add_argument("--source", metavar="FILE", help="what to translate")
+    parser.add_argument("--hypothesis", metavar="FILE", help="translations instead of a model's")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_model_flags(parser)
+    add_search_flags(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    if (args.source is None) == (args.hypothesis is None):
+        raise InputError("give --source FILE to translate, or --hypothesis FILE to compare")
+    options = options_of(args)
+    given = args.source or args.hypothesis
+    lines, references = list(Lines(given)), list(Lines(args.reference))
+    if len(lines) != len(references) or not lines:
+        raise InputError(
+            f"{given} has {len(lines):,} lines and {args.reference} {len(references):,}: "
+            "line n of one must belong to line n of the other"
+        )
+    seconds = None
+    if args.source is not None:
+        lines, seconds = translate(args, lines, options)
+    results = {"sentences": len(lines), "seconds": seconds, **metrics(lines, references)}
+    if args.json:
+        print(json.dumps(results))
+    else:
+        for name, title in (("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")):
+            print(f"{title:5} {results[name]:6.2f}  {results[name + '_signature']}")
+
+
+def translate(
+    args: argparse.Namespace, lines: list[str], options: "SearchOptions"
+) -> tuple[list[str], float]:
+    """Translations, and the seconds they took with the model loaded"""
+    translator = load_translator(args.model, args.dtype)
+    meter = Meter()
+    progress = Progress(meter, len(lines))
+    translations = []
+    with notes():
+        for translation in translator.each(lines, options, window=None):
+            translations.append(translation.text)
+            meter.add(translation)
+            progress.update()
+        progress.close()
+        tell(str(meter))
+    return translations, meter.seconds
+
+
+def metrics(hypotheses: list[str], references: list[str]) -> dict[str, Any]:
+    from sacrebleu.metrics import BLEU, CHRF, TER
+
+    results: dict[str, Any] = {}
+    for name, metric in (("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())):
+        results[name] = metric.corpus_score(hypotheses, [references]).score
+        results[name + "_signature"] = str(metric.get_signature())
+    return results

@@ -1,0 +1,62 @@
+"""Text files and pipes as lines: only a line feed ends one, and no byte is ever an error."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+STDIN = "-"
+_BLOCK = 1 << 16
+
+
+class Lines:
+    """The lines of a file or of standard input (`-`), in blocks as they arrive.
+
+    Bytes that are not UTF-8 become U+FFFD; `invalid` counts the lines that had such bytes.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.invalid = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for block in self.blocks():
+            yield from block
+
+    def count(self) -> int | None:
+        """How many lines there are, where that can be known beforehand"""
+        if self.path == STDIN or not Path(self.path).is_file():
+            return None
+        with Path(self.path).open("rb") as file:
+            return sum(1 for _ in file)
+
+    def blocks(self) -> Iterator[list[str]]:
+        """What there is to read at a time: a pipe that is written line by line is read so."""
+        if self.path == STDIN:
+            yield from self._blocks(sys.stdin.buffer)
+        else:
+            with Path(self.path).open("rb") as file:
+                yield from self._blocks(file)
+
+    def _blocks(self, file: BinaryIO) -> Iterator[list[str]]:
+        rest, first = b"", True
+        while block := file.read1(_BLOCK):  # type: ignore[attr-defined]
+            *lines, rest = (rest + block).split(b"\n")
+            if lines:
+                yield self._texts(lines, first)
+                first = False
+        if rest:
+            yield self._texts([rest], first)
+
+    def _texts(self, lines: list[bytes], first: bool) -> list[str]:
+        texts = [self._text(line) for line in lines]
+        if first:
+            texts[0] = texts[0].removeprefix("\ufeff")
+        return texts
+
+    def _text(self, line: bytes) -> str:
+        try:
+            return line.decode("utf-8").removesuffix("\r")
+        except UnicodeDecodeError:
+            self.invalid += 1
+            return line.decode("utf-8", "replace").removesuffix("\r")

@@ -1,0 +1,208 @@
+"""The prompt: type a text, see its translation grow. Lines with a leading colon are commands."""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from prompt_toolkit import PromptSession
+from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.history import FileHistory
+
+from mlx_transformer.cli.attention_map import attention_map
+from mlx_transformer.cli.searching import default_model, load_translator, notes
+from mlx_transformer.config import nearest
+from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.errors import InputError, RunError
+
+HELP = """\
+:help             this list
+:beam N           width of the beam; 1 is greedy                (now {beam})
+:alpha A          length penalty                                (now {alpha})
+:nbest N          show so many translations                     (now {nbest})
+:sample           draw words instead of searching, or stop that (now {sample})
+:model DIR        load another model                            (now {model})
+:reverse          the model of the other direction, if it lies beside this one
+:attention [FILE] what the last translation attended to, here or as a picture (.png .svg .html)
+:score TEXT       how probable TEXT is as a translation of the last text
+:time             show time and speed of every translation      (now {time})
+:quit             leave, as does Ctrl-D
+
+Ctrl-C stops a translation. A text that begins with a colon: put a space before it."""
+
+
+class Repl:
+    def __init__(self, model: Path | None, dtype: str | None, options: SearchOptions):
+        self._dtype = dtype
+        self._options = options
+        self._timed = False
+        self._text = ""  # the last that was translated
+        self._load(model or default_model())
+
+    def _load(self, model: Path) -> None:
+        self._translator = load_translator(model, self._dtype)
+        self._model = model
+
+    def run(self) -> None:
+        session: PromptSession[str] = PromptSession(
+            history=FileHistory(str(history_file())),
+            completer=WordCompleter(list(self._commands()), sentence=True),
+            complete_while_typing=False,
+        )
+        print(f"{self._model.resolve().name}: type a text, or :help. Ctrl-D leaves.")
+        while True:
+            try:
+                line = session.prompt("> ")
+            except KeyboardInterrupt:
+                continue
+            except EOFError:
+                return
+            if line.strip() in (":quit", ":q"):
+                return
+            self._answer(line)
+
+    def _answer(self, line: str) -> None:
+        """Whatever goes wrong is one sentence, and the prompt comes back."""
+        try:
+            with notes():
+                if line.startswith(":"):
+                    self._command(line)
+                elif line.strip():
+                    self._translate(line.strip())
+        except KeyboardInterrupt:
+            print("\n(stopped)")
+        except (InputError, RunError) as error:
+            print(error)
+        except OSError as error:
+            print(f"{error.strerror}: {error.filename}")
+
+    def _translate(self, text: str) -> None:
+        start = time.perf_counter()
+        self._text = text
+        if self._options.nbest > 1:
+            found = self._translator.translate(text, self._options)
+            for each in [found, *found.alternatives]:
+                print(f"{each.score:8.3f}  {each.text}")
+            written = found.text
+        else:
+            written = ""
+            for piece in self._translator.stream(text, self._options):
+                print(piece, end="", flush=True)
+                written += piece
+            print()
+        if self._timed:
+            self._show_time(written, time.perf_counter() - start)
+
+    def _show_time(self, written: str, seconds: float) -> None:
+        tokens = len(self._translator.tokenizer.encode_target(written))
+        print(f"{tokens} tokens, {seconds * 1000:.0f} ms, {tokens / seconds:.0f} tokens/s")
+
+    def _commands(self) -> dict[str, Callable[[str], None]]:
+        return {
+            ":help": self._help,
+            ":beam": lambda value: self._set(beam=number(int, value, ":beam 8")),
+            ":alpha": lambda value: self._set(alpha=number(float, value, ":alpha 0.6")),
+            ":nbest": lambda value: self._set_nbest(number(int, value, ":nbest 3")),
+            ":sample": lambda _: self._set(sample=not self._options.sample),
+            ":model": self._set_model,
+            ":reverse": lambda _: self._reverse(),
+            ":attention": self._attention,
+            ":score": self._score,
+            ":time": lambda _: self._toggle_time(),
+        }
+
+    def _command(self, line: str) -> None:
+        name, _, value = line.partition(" ")
+        commands = self._commands()
+        if name not in commands:
+            raise InputError(
+                f"there is no command {name}{nearest(name, list(commands))} (:help lists them; "
+                "a text that begins with a colon needs a space before it)"
+            )
+        commands[name](value.strip())
+
+    def _help(self, _: str) -> None:
+        now = self._options
+        print(
+            HELP.format(
+                beam=now.beam,
+                alpha=now.alpha,
+                nbest=now.nbest,
+                sample=on_off(now.sample),
+                model=self._model,
+                time=on_off(self._timed),
+            )
+        )
+
+    def _set(self, **changes: float) -> None:
+        self._options = replace(self._options, **changes)  # type: ignore[arg-type]
+        print(", ".join(f"{name} {on_off(value)}" for name, value in changes.items()))
+
+    def _set_nbest(self, count: int) -> None:
+        """A longer list needs a beam as wide."""
+        self._set(nbest=count, beam=max(self._options.beam, count))
+
+    def _set_model(self, directory: str) -> None:
+        if not directory:
+            raise InputError("name a model directory, as in :model weights/en-de")
+        self._load(Path(directory).expanduser())
+        print(self._model)
+
+    def _reverse(self) -> None:
+        name = self._model.resolve().name
+        languages = re.match(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])", name)
+        if languages is None:
+            raise InputError(f"{name} does not say its languages, as en-de does: use :model DIR")
+        reverse = f"{languages[2]}-{languages[1]}{name[languages.end() :]}"
+        if not (self._model.resolve().parent / reverse).is_dir():
+            raise InputError(f"there is no model {reverse} beside {self._model}")
+        self._set_model(str(self._model.resolve().parent / reverse))
+
+    def _attention(self, file: str) -> None:
+        if not self._text:
+            raise InputError("translate something first")
+        found = self._translator.translate(self._text, self._options, attention=True)
+        if file:
+            from mlx_transformer.attention import View
+            from mlx_transformer.cli.attention import attend, draw
+
+            draw(attend(self._translator, self._text, found.text), Path(file).expanduser(), View())
+            print(file)
+        else:
+            print(attention_map(found, shutil.get_terminal_size().columns))
+
+    def _score(self, target: str) -> None:
+        if not self._text or not target:
+            raise InputError("translate a text first, then :score another translation of it")
+        (score,) = self._translator.score([self._text], [target])
+        print(f"log-probability {score.logp:.3f}, perplexity {score.perplexity:.3f}")
+
+    def _toggle_time(self) -> None:
+        self._timed = not self._timed
+        print(f"time {on_off(self._timed)}")
+
+
+Number = TypeVar("Number", int, float)
+
+
+def number(kind: type[Number], value: str, example: str) -> Number:
+    try:
+        return kind(value)
+    except ValueError:
+        raise InputError(f"give a number, as in {example}") from None
+
+
+def on_off(value: object) -> object:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+def history_file() -> Path:
+    """Where typed lines are kept from one session to the next"""
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    file = state / "mlx-transformer" / "history"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    return file

@@ -1,0 +1,67 @@
+"""`mlx-transformer score`: how probable given translations are."""
+
+import argparse
+import json
+from functools import reduce
+from operator import add
+from typing import TYPE_CHECKING, Any
+
+from mlx_transformer.cli.lines import Lines
+from mlx_transformer.cli.searching import add_model_flags, load_translator
+from mlx_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from mlx_transformer.decoding.scoring import Score
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Log-probability (natural logarithm, the end of sentence included), number of tokens and "
+        "perplexity of given translations: one line each, then the total."
+    )
+    parser.epilog = (
+        "examples:\n"
+        '  mlx-transformer score "Good morning." "Guten Morgen."\n'
+        "  mlx-transformer score --source test.en --target test.de --json"
+    )
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="a text")
+    parser.add_argument("translation", nargs="?", metavar="TRANSLATION", help="its translation")
+    parser.add_argument("--source", metavar="FILE", help="texts, one a line")
+    parser.add_argument("--target", metavar="FILE", help="their translations, one a line")
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    add_model_flags(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    sources, targets = pairs(args)
+    scores = load_translator(args.model, args.dtype).score(sources, targets)
+    total = reduce(add, scores)
+    if args.json:
+        print(json.dumps({"pairs": [*map(as_object, scores)], "total": as_object(total)}))
+        return
+    for score, target in zip(scores, targets, strict=True):
+        print(f"{row(score)}\t{target}")
+    print(f"{row(total)}\ttotal of {len(scores):,}")
+
+
+def pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
+    if args.source and args.target and args.text is None:
+        sources, targets = list(Lines(args.source)), list(Lines(args.target))
+    elif args.translation is not None and not args.source and not args.target:
+        sources, targets = [args.text], [args.translation]
+    else:
+        raise InputError("give a text and its translation, or --source FILE and --target FILE")
+    if len(sources) != len(targets) or not sources:
+        raise InputError(
+            f"{args.source} has {len(sources):,} lines and {args.target} {len(targets):,}: "
+            "line n of one must be the translation of line n of the other"
+        )
+    return sources, targets
+
+
+def row(score: "Score") -> str:
+    return f"{score.logp:.4f}\t{score.tokens}\t{score.perplexity:.4f}"
+
+
+def as_object(score: "Score") -> dict[str, Any]:
+    return {"logp": score.logp, "tokens": score.tokens, "perplexity": score.perplexity}

@@ -1,0 +1,160 @@
+"""What the verbs that translate share: the model to load, and the flags of the search."""
+
+import argparse
+import sys
+import time
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tqdm import tqdm
+
+import mlx_transformer
+from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from mlx_transformer.decoding.translator import Translation, Translator
+
+DTYPES = ("float32", "float16", "bfloat16")
+_DEFAULTS = SearchOptions()
+
+
+def add_model_flags(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--model", metavar="DIR", type=Path, help="model directory (default: the one that ships)"
+    )
+    parser.add_argument("--dtype", choices=DTYPES, help="compute in this type (default: as stored)")
+
+
+def add_search_flags(parser: argparse.ArgumentParser) -> None:
+    """Names are those of `SearchOptions`."""
+    group = parser.add_argument_group("search")
+    add = group.add_argument
+    add("--beam", type=int, metavar="N", help=f"width (default {_DEFAULTS.beam}); 1 is greedy")
+    add("--alpha", type=float, metavar="A", help=f"length penalty (default {_DEFAULTS.alpha})")
+    add(
+        "--length-penalty",
+        choices=("paper", "plain"),
+        help="((5+L)/6)^A, or L^A as fairseq, Marian and transformers have it (default paper)",
+    )
+    add("--nbest", type=int, metavar="N", help="so many translations of each sentence")
+    add("--sample", action="store_true", default=None, help="draw words instead of searching")
+    add("--temperature", type=float, metavar="T", help="for --sample (default 1)")
+    add("--top-k", type=int, metavar="K", help="for --sample: among the K most probable words")
+    add("--top-p", type=float, metavar="P", help="for --sample: among the top P of probability")
+    add("--seed", type=int, metavar="N", help="for --sample (default 0)")
+    add("--max-tokens", type=int, metavar="N", help="length limit (default: source + 50)")
+
+
+def options_of(args: argparse.Namespace) -> SearchOptions:
+    """The options that were given; a wider n-best list brings a wider beam."""
+    given = {
+        field.name: value
+        for field in fields(SearchOptions)
+        if (value := getattr(args, field.name, None)) is not None
+    }
+    if not given.get("sample"):
+        only = [name for name in ("temperature", "top_k", "top_p", "seed") if name in given]
+        if only:
+            raise InputError(f"--{only[0].replace('_', '-')} is for sampling: add --sample")
+        if "beam" not in given:
+            given["beam"] = max(_DEFAULTS.beam, given.get("nbest", 1))
+    return SearchOptions(**given)
+
+
+def default_model() -> Path:
+    """The model that ships: beside the package in a checkout, inside it where it is installed."""
+    package = Path(mlx_transformer.__file__).parent
+    for home in (package.parent, package):
+        if (home / "weights" / "en-de").is_dir():
+            return home / "weights" / "en-de"
+    raise InputError("no model ships with this installation: name one with --model DIR")
+
+
+def load_translator(model: Path | None, dtype: str | None = None) -> "Translator":
+    import mlx.core as mx
+
+    from mlx_transformer.decoding.translator import load
+
+    return load(model or default_model(), getattr(mx, dtype) if dtype else None)
+
+
+@contextmanager
+def notes(most: int = 3) -> Iterator[None]:
+    """Warnings as sentences on stderr, the first few of them and the number of the others."""
+    count = 0
+
+    def show(message: Warning | str, *_: object, **__: object) -> None:
+        nonlocal count
+        count += 1
+        if count <= most:
+            tell(str(message))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        try:
+            yield
+        finally:
+            if count > most:
+                tell(f"and {count - most:,} more such warnings")
+
+
+def tell(message: str) -> None:
+    tqdm.write(f"mlx-transformer: {message}", file=sys.stderr)
+
+
+class Meter:
+    """Counts what was translated, and how fast."""
+
+    def __init__(self) -> None:
+        self.start = time.perf_counter()
+        self.sentences = 0
+        self.tokens = 0
+
+    def add(self, translation: "Translation") -> None:
+        self.sentences += 1
+        self.tokens += len(translation.tokens)
+
+    @property
+    def seconds(self) -> float:
+        return time.perf_counter() - self.start
+
+    @property
+    def rate(self) -> str:
+        return f"{self.tokens / self.seconds:,.0f} tokens/s"
+
+    def __str__(self) -> str:
+        import mlx.core as mx
+
+        return (
+            f"{self.sentences:,} sentences, {self.tokens:,} tokens in {self.seconds:.1f} s, "
+            f"{self.rate}, peak memory {mx.get_peak_memory() / 1e9:.2f} GB"
+        )
+
+
+class Progress:
+    """A bar on a terminal, a line every ten seconds elsewhere."""
+
+    SECONDS = 10
+
+    def __init__(self, meter: Meter, total: int | None) -> None:
+        self._meter = meter
+        self._total = total
+        self._next = self.SECONDS
+        self._bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=None, leave=False)
+
+    def update(self) -> None:
+        self._bar.set_postfix_str(self._meter.rate, refresh=False)
+        self._bar.update()
+        if self._bar.disable and self._meter.seconds > self._next:
+            self._next += self.SECONDS
+            of = f" of {self._total:,}" if self._total else ""
+            tell(f"{self._meter.sentences:,}{of} lines, {self._meter.rate}")
+
+    def close(self) -> None:
+        self._bar.close()

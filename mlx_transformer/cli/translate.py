@@ -1,0 +1,144 @@
+"""`mlx-transformer translate`: a text, a file or a pipe; on a terminal, a prompt."""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from mlx_transformer.cli.lines import STDIN, Lines
+from mlx_transformer.cli.searching import (
+    Meter,
+    Progress,
+    add_model_flags,
+    add_search_flags,
+    load_translator,
+    notes,
+    options_of,
+    tell,
+)
+from mlx_transformer.errors import InputError
+
+if TYPE_CHECKING:
+    from mlx_transformer.decoding.options import SearchOptions
+    from mlx_transformer.decoding.translator import Translation, Translator
+
+EPILOG = """\
+examples:
+  mlx-transformer translate "Where is the train station?"
+  mlx-transformer translate --input news.en --output news.de --beam 4
+  mlx-transformer translate < news.en > news.de
+  mlx-transformer translate --sample --temperature 0.8 --seed 7 "Once upon a time"
+  mlx-transformer translate                    (a prompt; :help lists its commands)
+
+Every line gives one line. With --nbest each gives several, as: LINE ||| TRANSLATION ||| SCORE
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = "Translate a text, a file or a pipe; on a terminal, open a prompt."
+    parser.epilog = EPILOG
+    parser.add_argument("text", nargs="?", metavar="TEXT", help="what to translate; - is stdin")
+    parser.add_argument("--input", metavar="FILE", help="translate its lines; - is stdin")
+    parser.add_argument("--output", metavar="FILE", help="write here instead of to stdout")
+    parser.add_argument(
+        "--json", action="store_true", help="one object a line, with scores and word alignment"
+    )
+    add_model_flags(parser)
+    add_search_flags(parser)
+
+
+def run(args: argparse.Namespace) -> None:
+    if args.text is not None and args.input is not None:
+        raise InputError("give a text or --input FILE, not both")
+    options = options_of(args)
+    source = STDIN if args.text == STDIN else args.input
+    if args.text is None and source is None:
+        if sys.stdin.isatty() and args.output is None and not args.json:
+            from mlx_transformer.cli.repl import Repl
+
+            return Repl(args.model, args.dtype, options).run()
+        source = STDIN
+    check_files(source, args.output)
+    translator = load_translator(args.model, args.dtype)
+    with notes(), output(args.output) as out:
+        if source is None:
+            text = args.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            translation = translator.translate(text, options, attention=args.json)
+            write(out, 0, text, translation, args.json)
+        else:
+            translate_lines(translator, Lines(source), out, options, args.json)
+    return None
+
+
+def check_files(source: str | None, target: str | None) -> None:
+    """Before a model is loaded, and before the output is emptied"""
+    if source is None or source == STDIN:
+        return
+    if not Path(source).exists():
+        raise InputError(f"no file {source}")
+    if target is not None and Path(target).exists() and Path(target).samefile(source):
+        raise InputError(f"--output {target} is the input: name another file")
+
+
+@contextmanager
+def output(path: str | None) -> Iterator[TextIO]:
+    """UTF-8 with line feeds, whatever the terminal's own encoding."""
+    if path is None:
+        sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
+        yield sys.stdout
+    else:
+        with Path(path).open("w", encoding="utf-8", newline="\n") as file:
+            yield file
+
+
+def translate_lines(
+    translator: "Translator", lines: Lines, out: TextIO, options: "SearchOptions", as_json: bool
+) -> None:
+    """Line in, line out, each written as soon as it and all before it are done."""
+    meter = Meter()
+    progress = Progress(meter, lines.count())
+    try:
+        for block in lines.blocks():
+            each = translator.each(block, options, attention=as_json)
+            for line, translation in zip(block, each, strict=True):
+                write(out, meter.sentences, line, translation, as_json)
+                meter.add(translation)
+                progress.update()
+    finally:
+        progress.close()
+        if lines.invalid:
+            tell(f"{lines.invalid:,} lines were not UTF-8; their bad bytes were replaced")
+        tell(str(meter))
+
+
+def write(out: TextIO, number: int, source: str, found: "Translation", as_json: bool) -> None:
+    ranked = [found, *found.alternatives]
+    if as_json:
+        lines = [json.dumps(as_object(source, found), ensure_ascii=False)]
+    elif len(ranked) > 1:
+        lines = [f"{number} ||| {each.text} ||| {each.score:.4f}" for each in ranked]
+    else:
+        lines = [found.text]
+    out.writelines(line + "\n" for line in lines)
+    out.flush()
+
+
+def as_object(source: str, found: "Translation") -> dict[str, Any]:
+    """What --json prints; `alignment` pairs words of source and translation, counted from 0."""
+    return {
+        "source": source,
+        "translation": found.text,
+        "score": found.score,
+        "logp": found.logp,
+        "complete": found.complete,
+        "source_tokens": found.source_tokens,
+        "tokens": found.tokens,
+        "alignment": found.alignment or [],
+        "nbest": [
+            {"translation": each.text, "score": each.score, "logp": each.logp}
+            for each in [found, *found.alternatives]
+        ],
+    }

@@ -1,0 +1,80 @@
+"""Which source word a target word comes from, read off the cross-attention."""
+
+from collections.abc import Sequence
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_transformer.decoding.batch import Ids, padded
+from mlx_transformer.model import Transformer
+from mlx_transformer.tokenizer import WORD_START
+
+# The last layers look at what is being translated now; earlier ones look around.
+LAYERS = 2
+
+Link = tuple[int, int]  # source word, target word, counted from 0
+
+
+def cross_attention(
+    model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]
+) -> list[np.ndarray]:
+    """By pair, the weights (target tokens, source tokens): means over heads and the last layers.
+
+    Sources end in eos, targets do not; row i is where the model looks as it writes token i.
+    """
+    config = model.config
+    start = config.pad_id if config.start_id is None else config.start_id
+    source = mx.array(padded(sources, config.pad_id))
+    target = mx.array(padded([[start, *ids] for ids in targets], config.pad_id))
+    layers = model.attention_maps(source, target).cross[-LAYERS:]
+    weights = np.array(mx.stack(layers).mean(axis=(0, 2)).astype(mx.float32))
+    return [
+        matrix[: len(target_ids), : len(source_ids) - 1]
+        for matrix, source_ids, target_ids in zip(weights, sources, targets, strict=True)
+    ]
+
+
+def words_of(tokens: Sequence[str]) -> list[list[int]]:
+    """Token numbers by word; a word starts at every token marked so."""
+    words: list[list[int]] = []
+    for i, token in enumerate(tokens):
+        if not words or token.startswith(WORD_START):
+            words.append([])
+        words[-1].append(i)
+    return words
+
+
+def align(attention: np.ndarray, source: Sequence[str], target: Sequence[str]) -> list[Link]:
+    """Each target word with the source word that gets most of its attention."""
+    source_words = words_of(source)
+    if not source_words:
+        return []
+    links = []
+    for j, tokens in enumerate(words_of(target)):
+        shares = [attention[np.ix_(tokens, word)].sum() for word in source_words]
+        links.append((int(np.argmax(shares)), j))
+    return links
+
+
+def join_attention(matrices: Sequence[np.ndarray]) -> np.ndarray:
+    """Sentences one after the other: each attends to itself only."""
+    rows, columns = np.sum([matrix.shape for matrix in matrices], axis=0)
+    joined = np.zeros((rows, columns), np.float32)
+    row = column = 0
+    for matrix in matrices:
+        joined[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
+        row, column = row + matrix.shape[0], column + matrix.shape[1]
+    return joined
+
+
+def join_links(
+    matrices: Sequence[np.ndarray], sources: Sequence[list[str]], targets: Sequence[list[str]]
+) -> list[Link]:
+    """The alignment of sentences one after the other, words counted through."""
+    links: list[Link] = []
+    source_words = target_words = 0
+    for matrix, source, target in zip(matrices, sources, targets, strict=True):
+        links += [(source_words + i, target_words + j) for i, j in align(matrix, source, target)]
+        source_words += len(words_of(source))
+        target_words += len(words_of(target))
+    return links

@@ -1,0 +1,72 @@
+"""How probable a given translation is."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import mlx.core as mx
+import numpy as np
+
+from mlx_transformer.decoding.batch import Ids, padded
+from mlx_transformer.decoding.choose import log_normaliser
+from mlx_transformer.model import Transformer
+
+BATCH_TOKENS = 1024  # source and target together, padding included
+
+
+@dataclass(frozen=True)
+class Score:
+    """Log-probability of a translation and its end, and how many tokens that is."""
+
+    logp: float
+    tokens: int
+
+    @property
+    def perplexity(self) -> float:
+        return math.exp(-self.logp / self.tokens) if self.tokens else math.nan
+
+    def __add__(self, other: "Score") -> "Score":
+        return Score(self.logp + other.logp, self.tokens + other.tokens)
+
+
+def score_pairs(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Score]:
+    """log P(target | source) of each pair; both end in eos."""
+    scores = [Score(0.0, 0)] * len(sources)
+    for numbers in _batches(sources, targets):
+        found = _log_probabilities(
+            model, [sources[i] for i in numbers], [targets[i] for i in numbers]
+        )
+        for i, logp in zip(numbers, found, strict=True):
+            scores[i] = Score(logp, len(targets[i]))
+    return scores
+
+
+def _log_probabilities(
+    model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]
+) -> list[float]:
+    config = model.config
+    start = config.pad_id if config.start_id is None else config.start_id
+    source = padded(sources, config.pad_id, most=config.max_length)
+    expected = padded(targets, config.pad_id, most=config.max_length)
+    shifted = padded([[start, *ids[:-1]] for ids in targets], config.pad_id)
+    logits = model(mx.array(source), mx.array(shifted)).astype(mx.float32)
+    chosen = mx.take_along_axis(logits, mx.array(expected)[..., None], axis=-1)[..., 0]
+    lengths = mx.array([[len(ids)] for ids in targets])
+    real = mx.arange(expected.shape[1]) < lengths
+    logp = mx.where(real, chosen - log_normaliser(logits), 0.0).sum(axis=1)
+    return np.array(logp).tolist()
+
+
+def _batches(sources: Sequence[Ids], targets: Sequence[Ids]) -> Iterator[list[int]]:
+    """Pair numbers, pairs of like length together"""
+    batch: list[int] = []
+    width = 0
+    for i in sorted(range(len(sources)), key=lambda i: (len(targets[i]), len(sources[i]))):
+        wider = max(width, len(sources[i]) + len(targets[i]))
+        if batch and wider * (len(batch) + 1) > BATCH_TOKENS:
+            yield batch
+            batch, wider = [], len(sources[i]) + len(targets[i])
+        batch.append(i)
+        width = wider
+    if batch:
+        yield batch
