@@ -1,0 +1,184 @@
+"""Text in, text out: order, blank lines, paragraphs, long and strange input, streams."""
+
+import threading
+import warnings
+from pathlib import Path
+
+import mlx.core as mx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from mlx_transformer import load
+from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.scoring import score_pairs
+from mlx_transformer.decoding.search import search
+from mlx_transformer.decoding.translator import Translator
+from tests.tiny_directory import write_model
+
+SHORT = SearchOptions(beam=2, max_tokens=8)
+MODES = {
+    "greedy": SearchOptions(beam=1, max_tokens=20),
+    "beam": SearchOptions(beam=3, max_tokens=20),
+    "sample": SearchOptions(sample=True, seed=3, max_tokens=20),
+}
+STRANGE = {
+    "empty": "",
+    "blank": " \t ",
+    "emoji": "👩‍👩‍👧‍👦 🎉",
+    "control characters": "one\x01\x02\x7f\x1b[31m two",
+    "right to left": "\u202eشكرا جزيلا \u05e9\u05dc\u05d5\u05dd",
+    "NUL": "one\x00two\x00",
+    "lone surrogate": "one \ud800 two",
+    "unknown script": "ᚠᛇᚻ ᛒᛦᚦ ᚠᚱᚩᚠᚢᚱ",
+    "other line ends": "one\x0btwo\x0cthree\u2028four\x85five\rsix",
+    "one long word": "x" * 400,
+}
+words = st.sampled_from(
+    [
+        "one",
+        "two",
+        "five",
+        "seven",
+        "hundred",
+        "thousand",
+        "and",
+        ".",
+        "!",
+        "x",
+        "ß",
+        "日本",
+        "\u200b",
+    ]
+)
+lines = st.one_of(
+    st.just(""), st.just("  "), st.text(max_size=20), st.lists(words, max_size=9).map(" ".join)
+)
+
+pytestmark = pytest.mark.filterwarnings("ignore:a translation reached its length limit")
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
+    return load(write_model(tmp_path_factory.mktemp("model"), seed=1, eos_bias=2.0))
+
+
+def one_line(text: str) -> str:
+    return text.replace("\n", " ")
+
+
+@settings(max_examples=15)
+@given(st.lists(lines.map(one_line), max_size=9))
+def test_order_and_blank_lines_are_kept(translator: Translator, texts: list[str]) -> None:
+    together = [found.text for found in translator.translate(texts, SHORT)]
+    assert together == [translator.translate(text, SHORT).text for text in texts]
+    assert all(not found for found, text in zip(together, texts, strict=True) if not text.strip())
+    assert not any("\n" in found for found in together)
+
+
+def test_lines_and_sentences_are_put_together_again(translator: Translator) -> None:
+    parts = ["one hundred!", "Two hundred?", "Three."]
+    one, two, three = (translator.translate(part, SHORT).text for part in parts)
+    assert one and two and three
+    found = translator.translate(f"{parts[0]}  {parts[1]}\n\n {parts[2]}\n", SHORT)
+    assert found.text == f"{one} {two}\n\n{three}\n"
+
+
+@pytest.mark.parametrize("text", STRANGE.values(), ids=STRANGE.keys())
+def test_strange_text_is_still_one_line(translator: Translator, text: str) -> None:
+    found = translator.translate(text, SHORT).text
+    assert "\n" not in found
+    found.encode("utf-8")
+    assert "".join(translator.stream(text, SHORT)) == found
+
+
+def test_ten_thousand_words_are_translated_in_parts(translator: Translator) -> None:
+    text = " ".join(["seven"] * 10_000)
+    with pytest.warns(UserWarning, match="longer than the 64 tokens the model can read"):
+        found = translator.translate(text, SHORT)
+    assert len(found.source_tokens) == len(translator.tokenizer.encode_source(text))
+
+
+def test_what_reaches_the_limit_is_said(tmp_path: Path) -> None:
+    never_ending = load(write_model(tmp_path, eos_bias=-1e9))
+    with pytest.warns(UserWarning, match="reached its length limit"):
+        found = never_ending.translate("five", SHORT)
+    assert not found.complete
+    assert len(found.tokens) == 8
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert never_ending.translate("", SHORT).complete
+
+
+@pytest.mark.parametrize("options", MODES.values(), ids=MODES.keys())
+@settings(max_examples=10)
+@given(lines)
+def test_a_stream_is_the_translation_in_pieces(
+    translator: Translator, options: SearchOptions, text: str
+) -> None:
+    assert "".join(translator.stream(text, options)) == translator.translate(text, options).text
+
+
+def test_a_greedy_stream_grows_token_by_token(translator: Translator) -> None:
+    options = SearchOptions(beam=1, max_tokens=12)
+    text = "four hundred and seven thousand and twelve"
+    pieces = [piece for piece in translator.stream(text, options) if piece]
+    assert len(pieces) >= len(translator.translate(text, options).tokens) - 2 > 3
+
+
+def test_alternatives_are_the_next_best(translator: Translator) -> None:
+    options = SearchOptions(beam=4, nbest=3)
+    best = translator.translate("five hundred. And six!", options)
+    ranked = [best, *best.alternatives]
+    assert len(ranked) == 3
+    assert [each.score for each in ranked] == sorted((e.score for e in ranked), reverse=True)
+    assert len({tuple(each.tokens) for each in ranked}) == 3
+
+
+def test_a_translation_begins_with_its_prefix(translator: Translator) -> None:
+    for options in MODES.values():
+        found = translator.translate("five hundred and one", options, prefix="drei und")
+        assert found.text.startswith("drei und")
+
+
+def test_scores_are_those_of_one_pass_over_the_pair(translator: Translator) -> None:
+    model, source = translator.model, [*translator.tokenizer.encode_source("one two six"), 2]
+    (found,) = search(model, [source], SearchOptions(beam=4, nbest=4))
+    targets = [[*each.ids, 2] if each.complete else each.ids for each in found]
+    scores = score_pairs(model, [source] * 4, targets)
+    np.testing.assert_allclose([s.logp for s in scores], [h.logp for h in found], rtol=1e-4)
+    assert [score.tokens for score in scores] == [len(ids) for ids in targets]
+
+
+def test_attention_is_the_mean_over_heads_and_last_layers(translator: Translator) -> None:
+    text = "four hundred and seven"
+    found = translator.translate(text, attention=True)
+    assert found.attention is not None and found.alignment is not None
+    source = [*translator.tokenizer.encode_source(text), 2]
+    ((best,),) = search(translator.model, [source])
+    maps = translator.model.attention_maps(mx.array([source]), mx.array([[1, *best.ids]]))
+    expected = np.mean([np.array(layer)[0] for layer in maps.cross[-2:]], axis=(0, 1))
+    np.testing.assert_allclose(found.attention, expected[:-1, :-1], atol=1e-6)
+    assert found.attention.shape == (len(found.tokens), len(found.source_tokens))
+
+
+def test_alignment_runs_on_through_sentences(translator: Translator) -> None:
+    found = translator.translate("five hundred. Six!", attention=True)
+    first = translator.translate("five hundred.", attention=True)
+    second = translator.translate("Six!", attention=True)
+    assert first.alignment and second.alignment
+    source_words = sum(token.startswith("▁") for token in first.source_tokens)
+    target_words = len(first.alignment)
+    moved = [(i + source_words, j + target_words) for i, j in second.alignment]
+    assert found.alignment == first.alignment + moved
+
+
+def test_another_thread_may_translate(translator: Translator) -> None:
+    texts, here = ["one hundred"] * 40, []
+    thread = threading.Thread(target=lambda: here.extend(translator.translate(texts, SHORT)))
+    thread.start()
+    thread.join()
+    assert [found.text for found in here] == [
+        found.text for found in translator.translate(texts, SHORT)
+    ]
