@@ -1,32 +1,42 @@
-"""`mlx-transformer export`: a model for transformers and CTranslate2."""
+"""`mlx-transformer export`: a model for PyTorch, transformers and CTranslate2."""
 
 import argparse
 import sys
 from pathlib import Path
 
+from mlx_transformer.convert.conversion import built_aside
 from mlx_transformer.convert.export_marian import export_marian, has_sentencepiece
+from mlx_transformer.convert.export_torch import export_torch
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import load_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 
+DESCRIPTION = """\
+Write a model for other frameworks, in float32.
+
+  marian  a directory that transformers (MarianMTModel, MarianTokenizer) and
+          ct2-transformers-converter load
+  torch   a state dict for torch.nn.Transformer, and load_in_torch.py, which loads it
+"""
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.description = (
-        "Write a model for other frameworks, in float32. marian: a directory that transformers "
-        "(MarianMTModel, MarianTokenizer) and ct2-transformers-converter load."
-    )
+    parser.description = DESCRIPTION
     parser.epilog = "example: mlx-transformer export weights/en-de exported --format marian"
     parser.add_argument("model", metavar="MODEL", type=Path, help="a model directory")
     parser.add_argument("out", metavar="OUT", type=Path, help="a directory to make")
-    parser.add_argument("--format", choices=["marian"], required=True)
+    parser.add_argument("--format", choices=["marian", "torch"], required=True)
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.out.exists():
+        raise InputError(f"{args.out} exists: name a directory to make")
     model = load_model(args.model)
-    if args.out.exists() and any(args.out.iterdir()):
-        raise InputError(f"{args.out} is not empty: name a directory to make")
-    args.out.mkdir(parents=True, exist_ok=True)
-    export_marian(model, _sentencepiece_tokenizer(args.model), args.out)
+    with built_aside(args.out) as aside:
+        if args.format == "torch":
+            export_torch(model, aside)
+        else:
+            export_marian(model, _sentencepiece_tokenizer(args.model), aside)
 
 
 def _sentencepiece_tokenizer(directory: Path) -> Tokenizer | None:

@@ -8,7 +8,7 @@ import mlx.nn as nn
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
-from mlx_transformer.model import Transformer
+from mlx_transformer.model import Transformer, sinusoids
 from mlx_transformer.storage import named_parameters
 
 
@@ -30,6 +30,19 @@ def word_matrices(config: ModelConfig, weights: Mapping[str, mx.array]) -> tuple
     source = weights["source_words.weight"]
     target = source if config.shared_embeddings else weights["target_words.weight"]
     return source, target, target if config.tied_output else weights["output.weight"]
+
+
+def position_tables(
+    config: ModelConfig, weights: Mapping[str, mx.array]
+) -> tuple[mx.array, mx.array]:
+    """The tables (max_length,d_model) of encoder and decoder, from the first position on."""
+    if config.positions == "learned":
+        encoder, decoder = (weights[f"{side}_embedding.positions"] for side in ("source", "target"))
+    else:
+        encoder = decoder = mx.array(sinusoids(config))
+    if config.position_offset == 0:
+        return encoder, decoder
+    return encoder[config.position_offset :], decoder[config.position_offset :]
 
 
 def check_expressible(config: ModelConfig, where: str, **settings: Any) -> None:

@@ -22,8 +22,13 @@ from typing import Any
 import mlx.core as mx
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.convert.export import check_expressible, float32_weights, word_matrices
-from mlx_transformer.model import Transformer, sinusoids
+from mlx_transformer.convert.export import (
+    check_expressible,
+    float32_weights,
+    position_tables,
+    word_matrices,
+)
+from mlx_transformer.model import Transformer
 from mlx_transformer.tokenizer import Side, Tokenizer
 
 ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "swish": "swish"}
@@ -143,12 +148,8 @@ def _grow(rows: mx.array, size: int, value: float = 0.0) -> mx.array:
 def _positions(
     config: ModelConfig, weights: Mapping[str, mx.array], target: mx.array, vocabulary: Vocabulary
 ) -> tuple[mx.array, mx.array]:
-    """The tables (max_length,d_model) of encoder and decoder."""
-    if config.positions == "learned":
-        encoder, decoder = (weights[f"{side}_embedding.positions"] for side in ("source", "target"))
-    else:
-        encoder = decoder = mx.array(sinusoids(config))
-    encoder, decoder = (table[config.position_offset :] for table in (encoder, decoder))
+    """The tables (max_length,d_model) of encoder and decoder, a start vector in the latter's."""
+    encoder, decoder = position_tables(config, weights)
     if vocabulary.grown and config.start_id is not None:
         scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         first = target[config.start_id] * scale + decoder[0]

@@ -1,4 +1,4 @@
-"""What goes out comes back bit for bit, without PyTorch on either way; what cannot go out says why."""
+"""What goes out comes back bit for bit, without PyTorch; what cannot go out says why."""
 
 import json
 from dataclasses import replace

@@ -22,6 +22,8 @@ from mlx_transformer.model import Transformer
 from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer
 from tests.parity.torch_reference import randomised
 
+torch.set_num_threads(1)  # these matrices are too small to share
+
 SENTENCES = 120
 STEPS = 12
 TEXT = """the a dog cat man woman child runs sits jumps over under near red green blue ball house
@@ -110,7 +112,9 @@ def ctranslate2_greedy(directory: Path, texts: list[str], never: list[int]) -> l
     tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
     converter = ctranslate2.converters.TransformersConverter(str(directory))
     converted = converter.convert(str(directory / "ctranslate2"))
-    translator = ctranslate2.Translator(converted, device="cpu", compute_type="float32")
+    translator = ctranslate2.Translator(
+        converted, device="cpu", compute_type="float32", intra_threads=1
+    )
     results = translator.translate_batch(
         [tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in texts],
         beam_size=1,
