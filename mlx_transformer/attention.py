@@ -21,6 +21,12 @@ TITLES: dict[Kind, str] = {
     "decoder": "Decoder self-attention",
     "cross": "Cross-attention",
 }
+# What the queries are, and the keys.
+SIDES: dict[Kind, tuple[str, str]] = {
+    "encoder": ("text", "text"),
+    "decoder": ("being written", "written before"),
+    "cross": ("being written", "text"),
+}
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_transformer.attention import Attention, Panel, View, find_word, label, panels
+from mlx_transformer.attention import SIDES, Attention, Panel, View, find_word, label, panels
 from mlx_transformer.errors import InputError, RunError
 
 if TYPE_CHECKING:
@@ -68,7 +68,9 @@ def _heat_maps(rows: Sequence[Panel]) -> Figure:
     figure = _figure(sizes[:, 0].max(), sizes[:, 1].sum())
     parts = figure.subfigures(len(rows), 1, height_ratios=sizes[:, 1], squeeze=False)
     for part, panel in zip(parts[:, 0], rows, strict=True):
-        part.suptitle(panel.title, x=0.01, ha="left", weight="bold")
+        queries, keys = SIDES[panel.kind]
+        title = f"{panel.title} (rows: {queries}, columns: {keys})"
+        part.suptitle(title, x=0.01, ha="left", weight="bold")
         axes = part.subplots(-(-len(panel.heads) // columns), columns, squeeze=False)
         for ax in axes.flat[len(panel.heads) :]:
             ax.set_axis_off()
@@ -110,7 +112,7 @@ def _bundles(rows: Sequence[Sequence[Panel]], word: str | None) -> Figure:
     first = [row[0] for row in rows]
     columns, heads = max(map(len, rows)), first[0].heads
     width = columns * (max(_length(p.queries) + _length(p.keys) for p in first) + SPAN + 1)
-    heights = [max(len(p.queries), len(p.keys)) * ROW + 0.4 for p in first]
+    heights = [(1 + max(len(p.queries), len(p.keys))) * ROW + 0.4 for p in first]
     legend_columns = min(len(heads), int(width // 0.95))
     legend_height = -(-len(heads) // legend_columns) * 0.2 + 0.15
     figure = _figure(width, sum(heights) + legend_height)
@@ -138,14 +140,16 @@ def _bundle(ax: Axes, panel: Panel, word: str | None) -> None:
             weights[:, :, places] = panel.weights[:, :, places]
             left += _boxes(ax, panel.heads[::-1], weights.max(2)[::-1], -0.01)
     _lines(ax, panel.heads, weights)
-    for x, align, tokens, most in (
-        (left, "right", panel.queries, weights.max((0, 2))),
-        (right, "left", panel.keys, weights.max((0, 1))),
+    queries, keys = SIDES[panel.kind]
+    for x, align, name, tokens, most in (
+        (left, "right", queries, panel.queries, weights.max((0, 2))),
+        (right, "left", keys, panel.keys, weights.max((0, 1))),
     ):
+        ax.text(x, -1.1, name, ha=align, va="center_baseline", color=FAINT, style="italic")
         for y, token in enumerate(tokens):
             color = "black" if most[y] > NOTABLE else FAINT
             ax.text(x, y, label(token), ha=align, va="center_baseline", color=color)
-    ax.set(xlim=(0, 1), ylim=(max(weights.shape[1:]) - 0.4, -0.6))
+    ax.set(xlim=(0, 1), ylim=(max(weights.shape[1:]) - 0.4, -1.6))
     ax.set_title(panel.title, weight="bold")
 
 
@@ -318,7 +322,7 @@ def _figure(width: float, height: float) -> Figure:
 @contextmanager
 def _matplotlib(path: Path) -> Iterator[None]:
     """matplotlib set up for words, and its complaints about letters made one sentence."""
-    if path.suffix not in PICTURES:
+    if path.suffix.lower() not in PICTURES:
         raise InputError(f"a picture ends in {' or '.join(PICTURES)}, not {path.name!r}")
     try:
         import matplotlib
@@ -343,7 +347,7 @@ def _matplotlib(path: Path) -> Iterator[None]:
         warnings.simplefilter("always")
         yield
     codes = {int(m[1]) for w in caught if (m := re.match(r"Glyph (\d+) ", str(w.message)))}
-    if codes and path.suffix == ".png":
+    if codes and path.suffix.lower() == ".png":
         letters = " ".join(map(chr, sorted(codes)))
         warnings.warn(f"no font here has {letters} - an .svg or .html file shows it", stacklevel=3)
 

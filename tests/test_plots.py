@@ -51,7 +51,7 @@ def test_heat_maps_show_every_weight_and_every_word_as_it_is(tmp_path):
     for word in ("<script>", "·alert", '("hi")', "$x^2$", "&amp;", "Straße", "🐈", "</s>"):
         assert shown.count(word) >= 2, word  # once a head
     assert {"Donau", "·dampf", "·schifffahrts", "·gesellschaft", "head 2", "head 3"} <= {*shown}
-    assert "Cross-attention, layer 1 of 2" in shown
+    assert "Cross-attention, layer 1 of 2 (rows: being written, columns: text)" in shown
     maps = images(root)[:2]
     for image, weights in zip(maps, attention.cross[0, 1:], strict=True):
         expected = colormaps["Blues"](weights)[..., :3] * 255

@@ -2,13 +2,14 @@
 
 import argparse
 import sys
-import warnings
 from pathlib import Path
 
 from mlx_transformer.attention import KINDS, Attention, Kind, View, attention_of
 from mlx_transformer.attention_page import attention_page
+from mlx_transformer.cli.searching import add_model_flags, load_translator, notes
+from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
-from mlx_transformer.decoding.translator import Translator, load
+from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
 from mlx_transformer.plots import PICTURES, draw_attention
 
@@ -22,12 +23,14 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = (
         "examples:\n"
-        '  mlx-transformer attention "The dog sleeps." --model weights/en-de --out dog.html\n'
-        '  mlx-transformer attention "The dog sleeps." --model weights/en-de --out dog.png \\\n'
+        '  mlx-transformer attention "The dog sleeps." --out dog.html\n'
+        '  mlx-transformer attention "The dog sleeps." --out dog.png \\\n'
         "      --kind encoder --layer all --word dog"
     )
-    parser.add_argument("text", metavar="TEXT", help="what to translate; - reads standard input")
-    parser.add_argument("--model", metavar="DIR", required=True, help="a model directory")
+    parser.add_argument(
+        "text", metavar="TEXT", help="a sentence to translate; - reads standard input"
+    )
+    add_model_flags(parser)
     parser.add_argument(
         "--out", metavar="FILE", required=True, type=Path, help="an .html, .png or .svg file"
     )
@@ -60,36 +63,38 @@ def run(args: argparse.Namespace) -> None:
     text = sys.stdin.read().strip() if args.text == "-" else args.text
     if not text.strip():
         raise InputError("there is no text to translate")
-    attention = attend(load(args.model), text, args.target)
-    draw(attention, args.out, View(args.kind, args.layer, args.head, args.word, args.lines))
+    attention = attend(load_translator(args.model, args.dtype), text, args.target)
+    with notes():
+        draw(attention, args.out, View(args.kind, args.layer, args.head, args.word, args.lines))
     print(args.out)
 
 
-def attend(translator: Translator, text: str, target: str | None = None) -> Attention:
-    """What the model attends to as it writes `target`, or else its own beam translation."""
+def attend(
+    translator: Translator,
+    text: str,
+    target: str | None = None,
+    options: SearchOptions | None = None,
+) -> Attention:
+    """What the model attends to as it writes `target`, or else its own translation of the text."""
     model, tokenizer = translator.model, translator.tokenizer
     eos = model.config.eos_id
     if target is not None:
         return attention_of(model, tokenizer, text, [*tokenizer.encode_target(target), eos])
-    [[best]] = search(model, [[*tokenizer.encode_source(text), eos]])
+    [[best, *_]] = search(model, [[*tokenizer.encode_source(text), eos]], options)
     return attention_of(model, tokenizer, text, [*best.ids, eos] if best.complete else best.ids)
 
 
 def draw(attention: Attention, path: Path, view: View) -> None:
     """Write a page or a picture, as the name of the file says."""
     check_suffix(path)
-    if path.suffix == PAGE:
+    if path.suffix.lower() == PAGE:
         path.write_text(attention_page(attention, view), encoding="utf-8")
-        return
-    with warnings.catch_warnings(record=True) as notes:
-        warnings.simplefilter("always")
+    else:
         draw_attention(attention, path, view)
-    for note in notes:
-        print(f"mlx-transformer: {note.message}", file=sys.stderr)
 
 
 def check_suffix(path: Path) -> None:
-    if path.suffix not in (PAGE, *PICTURES):
+    if path.suffix.lower() not in (PAGE, *PICTURES):
         raise InputError(f"{path} must end in {PAGE}, {' or '.join(PICTURES)}")
 
 
