@@ -55,8 +55,11 @@ def found(source: Source) -> Table:
     taken = {source.key_of(name) for name in named if name is not None}
     left = [key for key in _matrices(source) if key not in taken]
     positions = [key for key in left if _is_position_table(source, key)]
-    heads = [key for key in left if key not in positions and _is_head(source, key)]
-    words = [key for key in left if key not in positions and key not in heads]
+    left = [key for key in left if key not in positions]
+    # A projection has a bias beside it, or at least no name like an embedding's.
+    plain = [key for key in left if not source.has(_bias_of(key))]
+    words = [key for key in plain if EMBEDDING.search(key)] or plain
+    heads = [key for key in left if key not in words]
 
     def pick(what: str, option: str | None, keys: list[str], side: re.Pattern[str] | None) -> str:
         """The key that is `what`; "" if there is none."""
@@ -75,7 +78,7 @@ def found(source: Source) -> Table:
         "source_embedding.positions": pick("--positions", options.positions, positions, SOURCE),
         "target_embedding.positions": pick("--positions", options.positions, positions, TARGET),
         "output.weight": output,
-        "output_bias": re.sub("weight$", "bias", output),
+        "output_bias": _bias_of(output),
     }
     return {name: key for name, key in lines.items() if key}
 
@@ -95,9 +98,9 @@ def _is_position_table(source: Source, key: str) -> bool:
     return bool(POSITION.search(key)) or recognise_sinusoids(source.tensors[key]) is not None
 
 
-def _is_head(source: Source, key: str) -> bool:
-    """A projection has a bias beside it, or at least no name of an embedding."""
-    return source.has(re.sub("weight$", "bias", key)) or not EMBEDDING.search(key)
+def _bias_of(weight: str) -> str:
+    """The name of the bias beside a weight; "" beside a tensor that is no module's weight."""
+    return weight.removesuffix("weight") + "bias" if weight.endswith("weight") else ""
 
 
 def settings(source: Source) -> dict[str, Any]:
