@@ -1,0 +1,99 @@
+"""`mlx-transformer bench`: how fast this machine trains and translates."""
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import count
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from tqdm import tqdm
+
+from mlx_transformer.benchmark import STAGES, Rate, Speed, machine, measure
+from mlx_transformer.config import ModelConfig, preset
+from mlx_transformer.model import Transformer
+from mlx_transformer.storage import load_model, save_model
+
+VOCABULARY = 8000
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Measure speed on this machine, in target tokens a second: training on 2,048 tokens a "
+        "batch, translating 32 sentences of 32 tokens at once. The limit is the time of the "
+        "matrix products alone. The first translation is that of a new process."
+    )
+    parser.epilog = "example: mlx-transformer bench --presets tiny small --json"
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument("--model", type=Path, metavar="DIR", help="a model instead of presets")
+    which.add_argument(
+        "--presets",
+        nargs="+",
+        default=["tiny", "small", "base"],
+        metavar="PRESET",
+        help=f"with random weights and {VOCABULARY:,} words (default: tiny small base)",
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+
+
+def run(args: argparse.Namespace) -> None:
+    configs = {name: preset(name, vocab_size=VOCABULARY) for name in args.presets}
+    with _progress(1 if args.model else len(configs)) as tell:
+        if args.model:
+            load_model(args.model)  # what is wrong with it is said before anything is measured
+            speeds = [measure(args.model.name, args.model, lambda stage: tell("model", stage))]
+        else:
+            speeds = [_measure_preset(name, config, tell) for name, config in configs.items()]
+    if args.json:
+        print(json.dumps({"machine": machine(), "speeds": [asdict(s) for s in speeds]}, indent=2))
+    else:
+        print(", ".join(f"{name} {value}" for name, value in machine().items()))
+        print("\n".join(_table(speeds)))
+
+
+def _measure_preset(name: str, config: ModelConfig, tell: Callable[[str, str], None]) -> Speed:
+    with TemporaryDirectory() as directory:
+        save_model(Transformer(config), Path(directory))
+        return measure(name, Path(directory), lambda stage: tell(name, stage))
+
+
+@contextmanager
+def _progress(models: int) -> Iterator[Callable[[str, str], None]]:
+    """A bar on a terminal, plain lines elsewhere: told the stage of a model that begins."""
+    begun = count()
+    with tqdm(total=STAGES * models, file=sys.stderr, leave=False, disable=None) as bar:
+
+        def tell(model: str, stage: str) -> None:
+            bar.n = next(begun)
+            bar.set_description(f"{model}: {stage}")
+            if bar.disable:
+                print(f"{model}: {stage}", file=sys.stderr)
+
+        yield tell
+
+
+def _table(speeds: Sequence[Speed]) -> Iterator[str]:
+    """A column a model."""
+
+    def row(title: str, cells: Sequence[str]) -> str:
+        return f"{title:30}" + "".join(f"{cell:>13}" for cell in cells)
+
+    yield row("", [speed.model for speed in speeds])
+    yield row("parameters", [f"{speed.parameters:,}" for speed in speeds])
+    for title, rates in (
+        ("train", [speed.train for speed in speeds]),
+        ("greedy", [speed.greedy for speed in speeds]),
+        ("beam 4", [speed.beam for speed in speeds]),
+    ):
+        yield row(f"{title}, tokens/s", [_cell(r, "{0.tokens_per_second:,.0f}") for r in rates])
+        yield row(f"{title}, of limit", [_cell(r, "{0.share_of_limit:.0%}") for r in rates])
+        yield row(f"{title}, peak memory", [_cell(r, "{0.peak_megabytes:,.0f} MB") for r in rates])
+    first = [f"{speed.first_translation_seconds:.2f} s" for speed in speeds]
+    yield row("first translation", first)
+
+
+def _cell(rate: Rate | None, form: str) -> str:
+    return "-" if rate is None else form.format(rate)

@@ -1,0 +1,275 @@
+"""Translating side by side with transformers and CTranslate2: same weights, same sentences.
+
+The weights are random, so nothing says when a translation ends. Every system is told instead: the
+translations of a batch become as long as their references are on average, no more and no less.
+"""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from statistics import mean, median
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from bench_sides import (
+    THREADS,
+    Answer,
+    Side,
+    Works,
+    in_turn,
+    parser,
+    prepared_multi30k,
+    serve,
+    table,
+    where_and_when,
+    write_section,
+)
+
+BEAM = 4
+BATCH = 32
+TITLES = {
+    "mlx": "this project",
+    "transformers": "transformers",
+    "float32": "CTranslate2",
+    "int8": "CTranslate2 int8",
+}
+NOTE = (
+    "Multi30k test2016, vocabulary 8,000, random weights; 32 sentences of like length at once with "
+    "beam 4, or one after the other and greedily; all write equally many tokens. transformers and "
+    "CTranslate2 read what `mlx-transformer export --format marian` wrote."
+)
+COMMANDS = {
+    "mlx-transformer --help": ["--help"],
+    'mlx-transformer translate "Hello."': ["translate", "Hello."],
+}
+
+
+class Batch(NamedTuple):
+    """Sentences to translate together, and how long their translations shall be."""
+
+    sources: list[list[int]]
+    length: int
+
+
+Translate = Callable[[Batch, int], list[list[int]]]  # with a beam so wide -> ids
+
+
+def main() -> None:
+    options = parser(__doc__ or "")
+    options.add_argument("--preset", default="base", help="(default: base)")
+    options.add_argument("--sentences", type=int, default=1000, help="(default: all 1,000)")
+    options.add_argument("--single", type=int, default=20, help="one by one (default: 20)")
+    args = options.parse_args()
+    if args.worker:
+        serve(SIDES, *args.worker)
+        return
+    if args.quick:
+        args.preset, args.sentences, args.single, args.rounds = "tiny", 8, 2, 1
+
+    with TemporaryDirectory() as temporary:
+        workspace = Path(temporary)
+        tokens = prepare_workspace(workspace, args.data, args.preset, args.sentences, args.single)
+        many, single = compare(workspace, args.rounds)
+    batches = [f"{tokens / answer.seconds:,.0f}" for answer in many]
+    latency = [f"{1000 * answer.seconds / args.single:,.0f}" for answer in single]
+    rows = [
+        row(f"`{args.preset}`, beam {BEAM}, tokens/s", batches, many),
+        row(f"`{args.preset}`, one sentence, greedy, ms", latency, single),
+    ]
+    commands = [[f"`{name}`", seconds_of_command(words)] for name, words in COMMANDS.items()]
+    report = "\n\n".join(
+        [
+            f"{where_and_when('torch', 'transformers', 'ctranslate2')}\n{NOTE}\n{same_ids(many)}",
+            table(["translate", *TITLES.values()], rows),
+            table(["whole process, warm", "seconds"], commands),
+        ]
+    )
+    print(report)
+    if args.write:
+        write_section(args.write, "Translation", report)
+    print(f"beam {BEAM}: {summary(many)}; one sentence, greedy: {summary(single)}")
+
+
+def compare(workspace: Path, rounds: int) -> tuple[list[Answer], list[Answer]]:
+    """Answers of all sides: for batches with a beam, and for single sentences, greedily."""
+    with ExitStack() as stack:
+        sides = [stack.enter_context(Side(__file__, name, workspace)) for name in TITLES]
+        many = in_turn([(side, "beam") for side in sides], rounds, "beam")
+        single = in_turn([(side, "single") for side in sides], rounds, "one sentence")
+    return many, single
+
+
+def row(title: str, cells: Sequence[str], answers: Sequence[Answer]) -> list[str]:
+    """The figures of all sides, those of others with our speed relative to theirs."""
+    theirs = zip(cells[1:], ratios(answers), strict=True)
+    return [title, cells[0], *(f"{cell} ({ratio})" for cell, ratio in theirs)]
+
+
+def ratios(answers: Sequence[Answer]) -> list[str]:
+    ours, *others = (answer.seconds for answer in answers)
+    return [f"{theirs / ours:.2f}x" for theirs in others]
+
+
+def summary(answers: Sequence[Answer]) -> str:
+    names = list(TITLES.values())[1:]
+    return ", ".join(f"{r} {name}" for r, name in zip(ratios(answers), names, strict=True))
+
+
+def same_ids(answers: Sequence[Answer]) -> str:
+    """How many translations of the others are ours, word for word."""
+    ours, *others = (answer.result for answer in answers)
+    shares = [mean(a == b for a, b in zip(ours, theirs, strict=True)) for theirs in others]
+    names = list(TITLES.values())[1:]
+    listed = ", ".join(f"{share:.1%} of {name}" for share, name in zip(shares, names, strict=True))
+    return f"Translations equal to ours, id for id: {listed}."
+
+
+def seconds_of_command(words: Sequence[str]) -> str:
+    """The median time of a whole process, or that it cannot be had."""
+    command = [str(Path(sys.executable).with_name("mlx-transformer")), *words]
+    times = []
+    for _ in range(6):
+        start = time.perf_counter()
+        done = subprocess.run(command, capture_output=True, text=True)
+        if done.returncode:
+            return f"failed: {done.stderr.strip()}"
+        times.append(time.perf_counter() - start)
+    return f"{median(times[1:]):.2f}"
+
+
+def prepare_workspace(workspace: Path, data: Path, preset: str, sentences: int, single: int) -> int:
+    """The model for every side and what to translate; returns how many tokens that makes."""
+    import mlx.core as mx
+
+    from mlx_transformer import config
+    from mlx_transformer.convert.export_marian import export_marian
+    from mlx_transformer.data.corpus import ParallelCorpus
+    from mlx_transformer.model import Transformer
+    from mlx_transformer.storage import save_model
+    from mlx_transformer.tokenizer import load_tokenizer
+
+    prepared = prepared_multi30k(data, workspace)
+    corpus = ParallelCorpus.open(prepared, "test")
+    mx.random.seed(0)
+    model = Transformer(config.preset(preset, vocab_size=corpus.source_vocab_size))
+    # Without vectors pad and start are never among the best words: nobody need suppress them.
+    model.source_words.weight[mx.array([model.config.pad_id, model.config.start_id])] = 0
+    save_model(model, workspace)
+    marian = workspace / "marian"
+    marian.mkdir()
+    export_marian(model, load_tokenizer(prepared), marian)
+    converter = Path(sys.executable).with_name("ct2-transformers-converter")
+    words = ["--model", str(marian), "--output_dir", str(workspace / "ctranslate2")]
+    subprocess.run([converter, *words], check=True, stdout=subprocess.DEVNULL)
+    pairs = [
+        ([*corpus.source[i].tolist(), model.config.eos_id], len(corpus.target[i]) + 1)
+        for i in range(min(sentences, len(corpus)))
+    ]
+    ones = [Batch([source], length) for source, length in pairs[:single]]
+    pairs.sort(key=lambda pair: -len(pair[0]))
+    batches = []
+    for i in range(0, len(pairs), BATCH):
+        sources, lengths = zip(*pairs[i : i + BATCH], strict=True)
+        batches.append(Batch(list(sources), round(mean(lengths))))
+    (workspace / "batches.json").write_text(json.dumps({"beam": batches, "single": ones}))
+    return sum(len(batch.sources) * batch.length for batch in batches)
+
+
+# The sides
+
+
+def works(workspace: Path, translate: Translate) -> Works:
+    """All batches with a beam, all single sentences without."""
+    content = json.loads((workspace / "batches.json").read_text())
+    batches = {name: [Batch(*batch) for batch in content[name]] for name in content}
+
+    def run(name: str, beam: int) -> list[list[int]]:
+        found = []
+        for batch in batches[name]:
+            translations = translate(batch, beam)
+            assert all(len(ids) == batch.length for ids in translations), "it wrote other lengths"
+            found += translations
+        return found
+
+    return {"beam": partial(run, "beam", BEAM), "single": partial(run, "single", 1)}
+
+
+def load_mlx(workspace: Path) -> Works:
+    from mlx_transformer import benchmark
+    from mlx_transformer.storage import load_model
+
+    model = load_model(workspace)
+    return works(
+        workspace, lambda batch, beam: benchmark.translate(model, batch.sources, batch.length, beam)
+    )
+
+
+def load_transformers(workspace: Path) -> Works:
+    import torch
+    import transformers
+
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    torch.set_num_threads(THREADS)
+    device = "mps" if torch.backends.mps.is_available() else "cpu"
+    model: Any = transformers.MarianMTModel.from_pretrained(workspace / "marian")
+    model.to(device).eval()
+    settings = model.generation_config
+    settings.bad_words_ids = settings.max_length = None
+    pad = settings.pad_token_id
+
+    @torch.inference_mode()
+    def translate(batch: Batch, beam: int) -> list[list[int]]:
+        longest = max(map(len, batch.sources))
+        rows = [[*ids, *[pad] * (longest - len(ids))] for ids in batch.sources]
+        source = torch.tensor(rows, device=device)
+        found = model.generate(
+            input_ids=source,
+            attention_mask=source != pad,
+            num_beams=beam,
+            min_new_tokens=batch.length,
+            max_new_tokens=batch.length,
+        )
+        return found[:, 1:].tolist()  # without the start token
+
+    return works(workspace, translate)
+
+
+def load_ctranslate2(workspace: Path, compute_type: str) -> Works:
+    import ctranslate2
+
+    translator = ctranslate2.Translator(
+        str(workspace / "ctranslate2"),
+        compute_type=compute_type,
+        inter_threads=1,
+        intra_threads=THREADS,
+    )
+    ids = json.loads((workspace / "marian" / "vocab.json").read_text(encoding="utf-8"))
+    pieces = list(ids)
+
+    def translate(batch: Batch, beam: int) -> list[list[int]]:
+        results = translator.translate_batch(
+            [[pieces[i] for i in source] for source in batch.sources],
+            beam_size=beam,
+            min_decoding_length=batch.length,
+            max_decoding_length=batch.length,
+        )
+        return [[ids[piece] for piece in result.hypotheses[0]] for result in results]
+
+    return works(workspace, translate)
+
+
+SIDES: dict[str, Callable[[Path], Works]] = {
+    "mlx": load_mlx,
+    "transformers": load_transformers,
+    "float32": partial(load_ctranslate2, compute_type="float32"),
+    "int8": partial(load_ctranslate2, compute_type="int8"),
+}
+
+if __name__ == "__main__":
+    main()

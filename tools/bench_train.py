@@ -1,0 +1,167 @@
+"""Training side by side with PyTorch: same weights, same batches of Multi30k, same optimiser."""
+
+import json
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import numpy as np
+from bench_sides import (
+    THREADS,
+    Side,
+    Works,
+    in_turn,
+    parser,
+    prepared_multi30k,
+    serve,
+    stop,
+    table,
+    where_and_when,
+    write_section,
+)
+
+BATCH_TOKENS = 2048
+NOTE = (
+    "Multi30k in batches of at most 2,048 tokens a side, vocabulary 8,000, Adam; target tokens a "
+    "second. PyTorch is eager `nn.Transformer` with the same weights and the same dropout. The "
+    "limit is the time of the step's matrix products alone, measured in the same run."
+)
+
+
+def main() -> None:
+    options = parser(__doc__ or "")
+    options.add_argument("--preset", nargs="+", default=["base", "small"], help="(default: both)")
+    options.add_argument("--steps", type=int, default=8, help="steps a round (default: 8)")
+    args = options.parse_args()
+    if args.worker:
+        serve({"mlx": load_mlx, "torch": load_torch}, *args.worker)
+        return
+    if args.quick:
+        args.preset, args.steps, args.rounds = ["tiny"], 2, 1
+
+    rows, ratios = [], []
+    with TemporaryDirectory() as temporary:
+        prepared = prepared_multi30k(args.data, Path(temporary))
+        for preset in args.preset:
+            workspace = Path(temporary) / preset
+            workspace.mkdir()
+            tokens = prepare_workspace(prepared, workspace, preset, args.steps)
+            ours, theirs, limit = compare(workspace, args.rounds, preset)
+            rows.append(
+                [
+                    f"`{preset}`",
+                    f"{tokens / ours:,.0f}",
+                    f"{tokens / theirs:,.0f}",
+                    f"{theirs / ours:.2f}x",
+                    f"{limit / ours:.0%}",
+                ]
+            )
+            ratios.append(f"{preset} {theirs / ours:.2f}x PyTorch, {limit / ours:.0%} of the limit")
+    head = ["train", "this project", "PyTorch", "ratio", "share of the limit"]
+    report = f"{where_and_when('torch')}\n{NOTE}\n\n{table(head, rows)}"
+    print(report)
+    if args.write:
+        write_section(args.write, "Training", report)
+    print("; ".join(ratios))
+
+
+def prepare_workspace(prepared: Path, workspace: Path, preset: str, steps: int) -> int:
+    """Random weights and the first batches for both sides; returns the batches' target tokens."""
+    import mlx.core as mx
+
+    from mlx_transformer import config
+    from mlx_transformer.data.batches import Batches
+    from mlx_transformer.data.corpus import ParallelCorpus
+    from mlx_transformer.model import Transformer
+    from mlx_transformer.storage import save_model
+
+    corpus = ParallelCorpus.open(prepared, "train")
+    mx.random.seed(0)
+    model = Transformer(config.preset(preset, vocab_size=corpus.source_vocab_size))
+    save_model(model, workspace)
+    batches = Batches(corpus, model.config, BATCH_TOKENS)
+    chosen = [batches.read(plan) for plan in batches.epoch(0)[:steps]]
+    for i, batch in enumerate(chosen):
+        np.savez(workspace / f"batch-{i}", batch.source, batch.target_in, batch.target_out)
+    return sum(batch.target_tokens for batch in chosen)
+
+
+def read_batches(workspace: Path) -> list[list[np.ndarray]]:
+    """(source, target input, target output) of each batch"""
+    return [list(np.load(path).values()) for path in sorted(workspace.glob("batch-*.npz"))]
+
+
+def compare(workspace: Path, rounds: int, preset: str) -> list[float]:
+    """Seconds of a round of steps: ours, PyTorch's, and that of our matrix products alone."""
+    with Side(__file__, "mlx", workspace) as ours, Side(__file__, "torch", workspace) as theirs:
+        a, b = ours.ask("loss").result, theirs.ask("loss").result
+        if not math.isclose(a, b, rel_tol=1e-4):
+            stop(f"the two sides do not compute the same loss: {a} and {b}")
+        works = [(ours, "train"), (theirs, "train"), (ours, "products")]
+        return [answer.seconds for answer in in_turn(works, rounds, f"train {preset}")]
+
+
+def load_mlx(workspace: Path) -> Works:
+    import mlx.core as mx
+
+    from mlx_transformer.benchmark import Products, Training, training_products
+    from mlx_transformer.storage import load_model
+    from mlx_transformer.training.step import output_loss, output_weight
+
+    model = load_model(workspace)
+    config = model.config
+    batches = [(mx.array(s), mx.array(t), mx.array(e)) for s, t, e in read_batches(workspace)]
+    source, target, expected = batches[0]
+    hidden = model.hidden(source, target).reshape(-1, config.d_model)
+    weight = output_weight(config, model.parameters())
+    loss = output_loss(config)(hidden, weight, None, expected.reshape(-1))
+    mean_loss = (loss.smoothed / loss.tokens).item()
+
+    shapes = [(*source.shape, target.shape[1]) for source, target, _ in batches]
+    products = [p for B, S, T in shapes for p in training_products(config, B, S, T)]
+    return {
+        "loss": lambda: mean_loss,
+        "train": Training(model, batches).run,
+        "products": Products(products).run,
+    }
+
+
+def load_torch(workspace: Path) -> Works:
+    import torch
+    from bench_torch import DEVICE, TorchTransformer, torch_weights
+    from safetensors.torch import load_file
+    from torch.nn.functional import cross_entropy
+
+    torch.set_num_threads(THREADS)
+    config = json.loads((workspace / "config.json").read_text())
+    model = TorchTransformer(config)
+    model.load_state_dict(torch_weights(load_file(workspace / "model.safetensors")))
+    model.to(DEVICE).eval()
+    adam = torch.optim.Adam(model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9)
+    batches = [
+        [torch.from_numpy(array).long().to(DEVICE) for array in batch]
+        for batch in read_batches(workspace)
+    ]
+
+    def loss(source: torch.Tensor, target: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        logits = model(source, target).flatten(0, 1)
+        smoothing, pad = config["label_smoothing"], config["pad_id"]
+        return cross_entropy(
+            logits, expected.flatten(), ignore_index=pad, label_smoothing=smoothing
+        )
+
+    def train() -> float:
+        for batch in batches:
+            adam.zero_grad()
+            value = loss(*batch)
+            value.backward()
+            adam.step()
+        return value.item()  # which waits for the device
+
+    mean_loss = loss(*batches[0]).item()
+    model.train()
+    return {"loss": lambda: mean_loss, "train": train}
+
+
+if __name__ == "__main__":
+    main()
