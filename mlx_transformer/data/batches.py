@@ -81,10 +81,28 @@ class Batches:
         self.rank, self.size = rank, size
         # What a pair takes in a batch: its pieces and the end token.
         self._lengths = np.stack([corpus.source.lengths(), corpus.target.lengths()], axis=1) + 1
-        if not len(corpus):
-            raise InputError("there are no sentence pairs to make batches of")
+        self._check_model()
         self.shapes, shape_of = choose_grid(self._lengths, batch_tokens, max_shapes)
         self._buckets = [np.flatnonzero(shape_of == k) for k in range(len(self.shapes))]
+
+    def _check_model(self) -> None:
+        corpus, config = self.corpus, self.config
+        if not len(corpus):
+            raise InputError("there are no sentence pairs to make batches of")
+        if (longest := self._lengths.max()) > config.max_length:
+            raise InputError(
+                f"the longest sentence has {longest} tokens, but the model takes "
+                f"{config.max_length}: lower data.max_length"
+            )
+        for name, ids, known in (
+            ("source", corpus.source_vocab_size, config.vocab_size),
+            ("target", corpus.target_vocab_size, config.target_size),
+        ):
+            if ids > known:
+                raise InputError(
+                    f"the {name} text is prepared with {ids} pieces, but the model knows {known}: "
+                    "prepare it with the model's own tokenizer"
+                )
 
     def __len__(self) -> int:
         """Batches in an epoch."""

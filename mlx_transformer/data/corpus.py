@@ -39,6 +39,9 @@ class Sentences:
         """(n,) int32: pieces of every sentence."""
         return np.diff(self.offsets).astype(np.int32)
 
+    def is_whole(self) -> bool:
+        return int(self.offsets[-1]) == len(self.ids)
+
     @classmethod
     def from_lists(cls, sentences: Iterable[Iterable[int]]) -> "Sentences":
         """In memory, for tests and small work."""
@@ -73,8 +76,8 @@ class ParallelCorpus:
             )
             for side, dtype in zip(SIDES, dtypes, strict=True)
         )
-        if len(source) != len(target):
-            raise InputError(f"{directory} is damaged: {split} has sides of different length")
+        if len(source) != len(target) or not (source.is_whole() and target.is_whole()):
+            raise _damaged(directory)
         lines = [_read_lines(directory / f"{split}.{side}.txt") for side in SIDES]
         sizes = [manifest["report"][f"{side}_vocab_size"] for side in SIDES]
         return cls(source, target, *sizes, *lines)
@@ -123,7 +126,14 @@ def read_manifest(directory: Path) -> dict:
     path = directory / MANIFEST
     if not path.is_file():
         raise InputError(f"{directory} holds no prepared data: run mlx-transformer prepare")
-    return json.loads(path.read_text(encoding="utf-8"))
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise _damaged(directory) from error
+
+
+def _damaged(directory: Path) -> InputError:
+    return InputError(f"the prepared data in {directory} is damaged: delete it and prepare again")
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:
@@ -131,7 +141,7 @@ def _map(path: Path, dtype: np.dtype) -> np.ndarray:
         return np.zeros(1 if path.suffix == ".offsets" else 0, dtype)
     if path.stat().st_size == 0:  # an empty file cannot be mapped
         return np.zeros(0, dtype)
-    return np.memmap(path, dtype, mode="r")
+    return np.memmap(path, dtype, mode="r", shape=(path.stat().st_size // dtype.itemsize,))
 
 
 def _read_lines(path: Path) -> list[str]:

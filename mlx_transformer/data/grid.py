@@ -94,7 +94,7 @@ def _insert_corners(counts: np.ndarray, sizes: np.ndarray, number: int) -> list[
 
 
 def _shift_corners(counts: np.ndarray, sizes: np.ndarray, corners: list[Corner]) -> list[Corner]:
-    """Move single corners to a neighbouring length while that saves; smallest first."""
+    """Move single corners to a neighbouring length while that saves; then smallest first."""
     largest, *corners = corners
     moved = True
     while moved:
@@ -108,7 +108,7 @@ def _shift_corners(counts: np.ndarray, sizes: np.ndarray, corners: list[Corner])
             ]
             corners[k] = max(near, key=lambda corner: _saving(counts, sizes, cost, corner))
             moved |= corners[k] != (i, j)
-    return [*sorted(set(corners), key=lambda corner: sizes[corner]), largest]
+    return [*sorted(set(corners), key=lambda corner: (sizes[corner], corner)), largest]
 
 
 def _fill(

@@ -114,6 +114,7 @@ def _existing(out: Path) -> dict[str, Any] | None:
 
 def _put_in_place(aside: Path, out: Path) -> None:
     old = out.with_name(out.name + ".old")
+    shutil.rmtree(old, ignore_errors=True)  # of an earlier time that was killed just here
     if out.exists():
         out.rename(old)
     aside.rename(out)

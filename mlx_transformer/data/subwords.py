@@ -47,5 +47,7 @@ def _explained(error: RuntimeError, config: TokenizerConfig) -> InputError:
             "text's characters and the special ids need"
         )
     if "sentences_.empty()" in str(error):
-        return InputError("the training text is empty: there is no vocabulary to learn")
+        return InputError(
+            "the training text is empty or not UTF-8: there is no vocabulary to learn"
+        )
     return InputError(f"SentencePiece cannot learn a vocabulary from this text: {error}")

@@ -1,5 +1,6 @@
 """Raw parallel text, line by line: from files, or generated."""
 
+import codecs
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,6 +64,9 @@ def count_lines(path: Path) -> int:
         raise InputError(f"no file {path}: put the text there, or name another with data.dir")
     lines, last = 0, b"\n"
     with path.open("rb") as file:
+        if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+            raise InputError(f"{path} is UTF-16: make it UTF-8 (iconv -f UTF-16 -t UTF-8)")
+        file.seek(0)
         while block := file.read(1 << 20):
             lines += block.count(b"\n")
             last = block[-1:]

@@ -180,6 +180,16 @@ def test_no_pairs_are_said():
         )
 
 
+def test_text_that_the_model_cannot_take_is_said():
+    corpus = corpus_of([([4] * 9, [5] * 9)])
+    with pytest.raises(
+        InputError, match="the longest sentence has 10 tokens, but the model takes 9"
+    ):
+        Batches(corpus, preset("tiny", vocab_size=100, max_length=9), 100)
+    with pytest.raises(InputError, match="prepared with 100 pieces, but the model knows 99"):
+        Batches(corpus, preset("tiny", vocab_size=99), 100)
+
+
 @pytest.fixture(scope="module", params=["tokenizer.vocab_size=8000", "tokenizer.vocab_size=10000"])
 def captions(request, multi30k: Path, tmp_path_factory) -> ParallelCorpus:
     out = tmp_path_factory.mktemp("multi30k") / "out"

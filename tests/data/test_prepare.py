@@ -192,7 +192,8 @@ def test_strange_characters_are_text(text, tmp_path):
         (["one line"], ["eine Zeile"], "the largest possible is"),
         ([""] * 300, [""] * 300, "the training text is empty"),
         (["\0"] * 3, ["\0"] * 3, "the largest possible is"),
-        (b"\xff\n" * 9, b"\xff\n" * 9, "the training text is empty"),
+        (b"\xff\n" * 9, b"\xff\n" * 9, "the training text is empty or not UTF-8"),
+        ("a\nb\n".encode("utf-16"), ["a", "b"], "train.en is UTF-16"),
     ],
 )
 def test_unusable_text_is_a_sentence_and_leaves_nothing(text, tmp_path, source, target, words):
@@ -294,10 +295,23 @@ def test_a_failed_preparation_leaves_the_old_one(text, tmp_path):
 
 
 def test_what_a_killed_preparation_left_is_cleared_away(text, tmp_path):
-    (tmp_path / "out.partial").mkdir()
-    (tmp_path / "out.partial" / "train.source.ids").write_bytes(b"half")
     prepare(text(SOURCE, TARGET), tmp_path / "out")
+    for name in ("out.partial", "out.old"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "train.source.ids").write_bytes(b"half")
+    prepare(text(SOURCE[:-1], TARGET[:-1]), tmp_path / "out")
+    assert len(ParallelCorpus.open(tmp_path / "out", "train")) == 299
     assert not (tmp_path / "out.partial").exists()
+    assert not (tmp_path / "out.old").exists()
+
+
+@pytest.mark.parametrize("name", ["prepared.json", "train.source.ids", "train.target.offsets"])
+def test_damage_is_noticed(text, tmp_path, name):
+    prepare(text(SOURCE, TARGET), tmp_path / "out")
+    path = tmp_path / "out" / name
+    path.write_bytes(path.read_bytes()[:-5])
+    with pytest.raises(InputError, match=f"the prepared data in {tmp_path}/out is damaged"):
+        ParallelCorpus.open(tmp_path / "out", "train")
 
 
 def test_opening_what_is_not_prepared(tmp_path):
@@ -339,13 +353,12 @@ def command(*arguments: object, where: Path) -> subprocess.CompletedProcess[str]
 def test_the_command_says_what_it_did(text, tmp_path):
     text([*SOURCE, ""], [*TARGET, "leer"])
     done = command("recipe.toml", "--out", "out", where=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "train      300 pairs" in done.stdout
-    assert "dropped 1 pairs: 1 empty" in done.stdout
-    assert "real tokens" in done.stdout
-    assert "encode train: " in done.stderr
+    assert (done.returncode, done.stdout) == (0, "out\n")
+    assert "train: 300 pairs" in done.stderr
+    assert "1 empty" in done.stderr
+    assert "shapes" in done.stderr
     again = command("recipe.toml", "--out", "out", where=tmp_path)
-    assert "already prepared" in again.stdout
+    assert "prepared before" in again.stderr
 
 
 def test_the_command_fails_with_a_sentence(text, tmp_path):
