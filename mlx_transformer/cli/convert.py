@@ -15,6 +15,7 @@ EPILOG = """\
 examples:
   mlx-transformer convert opus-mt-en-de weights/opus-mt-en-de
   mlx-transformer convert checkpoint_best.pt weights/mine --dtype float16
+  mlx-transformer convert weights/en-de weights/en-de-8bit --quantize 8
   mlx-transformer convert mine.pt weights/mine --heads 8 --pad-id 1 --start-id 2 --eos-id 3
   mlx-transformer convert mine.pt --list --rename '^net\\.enc\\.=encoder.'
 
@@ -45,6 +46,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="replace what the regular expression matches in every key; may be repeated",
     )
     parser.add_argument("--dtype", choices=FLOATS, help="precision (default: the checkpoint's)")
+    parser.add_argument(
+        "--quantize", type=int, choices=(4, 8), metavar="BITS", help="4 or 8 bits for each weight"
+    )
     parser.add_argument("--force", action="store_true", help="replace an existing model directory")
 
     own = parser.add_argument_group("your own modules", "where a checkpoint leaves it open")
@@ -97,6 +101,7 @@ def run(args: argparse.Namespace) -> None:
         options,
         family=args.family,
         dtype=args.dtype,
+        bits=args.quantize,
         force=args.force,
     )
     _print_report(report)
@@ -136,9 +141,11 @@ def _print_keys(keys: list[Key]) -> None:
 
 def _print_report(report: Report) -> None:
     size, files = report.parameters / 1e6, ", ".join(report.tokenizer_files)
+    bits, precision = report.config.quantization, " and ".join(report.dtypes)
     print(report.directory)
     print(
-        f"{report.family}: {size:.2f} million parameters, {' and '.join(report.dtypes)}; "
+        f"{report.family}: {size:.2f} million parameters, "
+        f"{f'matrices in {bits} bits, the rest in {precision}' if bits else precision}; "
         f"{'with ' + files if files else 'without a tokenizer'}",
         file=sys.stderr,
     )

@@ -5,7 +5,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from mlx_transformer.convert.families import find_family
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.mapping import FLOATS, make, stored_dtype
 from mlx_transformer.convert.plan import Plan, make_plan, uses
+from mlx_transformer.convert.quantize import quantize_directory
 from mlx_transformer.convert.safetensors_file import Entry, write_safetensors
 from mlx_transformer.errors import InputError
 
@@ -65,9 +66,11 @@ def convert(
     *,
     family: str | None = None,
     dtype: str | None = None,
+    bits: int | None = None,
     force: bool = False,
 ) -> Report:
-    """Turn a checkpoint into a model directory. `dtype` None keeps the checkpoint's precision."""
+    """Turn a checkpoint into a model directory. `dtype` None keeps the checkpoint's precision,
+    `bits` quantises the matrices."""
     if dtype is not None and dtype not in FLOATS:
         raise InputError(f"the dtype must be one of {', '.join(FLOATS)}, not {dtype!r}")
     _check_free(directory, force)
@@ -80,7 +83,9 @@ def convert(
         for name, content in tokenizer_files.items():
             _put(content, aside / name)
         (aside / "README.md").write_text(_card(plan, directory), encoding="utf-8")
-    return _report(plan, directory, entries, tuple(tokenizer_files))
+        if bits is not None:
+            quantize_directory(aside, bits)
+    return _report(plan, directory, entries, tuple(tokenizer_files), bits)
 
 
 def list_keys(
@@ -148,13 +153,17 @@ def _card(plan: Plan, directory: Path) -> str:
 
 
 def _report(
-    plan: Plan, directory: Path, entries: Mapping[str, Entry], files: tuple[str, ...]
+    plan: Plan,
+    directory: Path,
+    entries: Mapping[str, Entry],
+    files: tuple[str, ...],
+    bits: int | None,
 ) -> Report:
     use = uses(plan.family, plan.source)
     return Report(
         directory=directory,
         family=plan.family.name,
-        config=plan.config,
+        config=replace(plan.config, quantization=bits),
         dtypes=tuple(sorted({entry.dtype for entry in entries.values()})),
         parameters=sum(math.prod(entry.shape) for entry in entries.values()),
         ignored=tuple(

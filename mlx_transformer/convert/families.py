@@ -10,6 +10,7 @@ from mlx_transformer.convert import (
     jadore,
     marian,
     marian_npz,
+    mlx,
     opennmt,
     torch_nn,
 )
@@ -20,7 +21,7 @@ from mlx_transformer.errors import InputError
 # The first that fits is taken: transformers' models have fairseq's names and something more.
 FAMILIES: dict[str, Family] = {
     module.FAMILY.name: module.FAMILY
-    for module in (torch_nn, marian, fsmt, fairseq, annotated, jadore, opennmt, marian_npz)
+    for module in (torch_nn, marian, fsmt, fairseq, annotated, jadore, opennmt, marian_npz, mlx)
 }
 
 

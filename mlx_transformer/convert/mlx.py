@@ -1,0 +1,66 @@
+"""Model directories of our own, to be written again in another precision."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.mapping import Table
+from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer import load_tokenizer
+
+NAMES = (
+    "source_words.weight",
+    "target_words.weight",
+    "output.weight",
+    "output_bias",
+    "source_embedding.positions",
+    "target_embedding.positions",
+    "source_embedding.norm.*",
+    "target_embedding.norm.*",
+    "encoder.layers.{i}.self_attention.qkv.*",
+    "encoder.layers.{i}.self_attention.out.*",
+    "encoder.layers.{i}.self_attention_norm.*",
+    "encoder.layers.{i}.feed_forward.w_1.*",
+    "encoder.layers.{i}.feed_forward.w_2.*",
+    "encoder.layers.{i}.feed_forward_norm.*",
+    "encoder.norm.*",
+    "decoder.layers.{i}.self_attention.qkv.*",
+    "decoder.layers.{i}.self_attention.out.*",
+    "decoder.layers.{i}.self_attention_norm.*",
+    "decoder.layers.{i}.cross_attention.q.*",
+    "decoder.layers.{i}.cross_attention.kv.*",
+    "decoder.layers.{i}.cross_attention.out.*",
+    "decoder.layers.{i}.cross_attention_norm.*",
+    "decoder.layers.{i}.feed_forward.w_1.*",
+    "decoder.layers.{i}.feed_forward.w_2.*",
+    "decoder.layers.{i}.feed_forward_norm.*",
+    "decoder.norm.*",
+)
+TABLE: Table = {name: name for name in NAMES}
+
+
+def settings(source: Source) -> dict[str, Any]:
+    directory = source.checkpoint.directory
+    config = ModelConfig.load(directory / "config.json")
+    if config.quantization is not None:
+        raise InputError(f"{directory} is quantised already: convert the model it was made from")
+    return config.to_dict()
+
+
+def vocabulary(source: Source) -> Mapping[str, bytes]:
+    try:
+        return load_tokenizer(source.checkpoint.directory).files
+    except InputError:  # a model without one is a model all the same
+        return {}
+
+
+FAMILY = Family(
+    name="mlx",
+    title="a model of mlx-transformer",
+    anchor="encoder.layers.0.self_attention.qkv.weight",
+    layers={"encoder": "encoder.layers.{i}.", "decoder": "decoder.layers.{i}."},
+    table=TABLE,
+    settings=settings,
+    vocabulary=vocabulary,
+)

@@ -1,0 +1,29 @@
+"""Quantise a model directory where it lies."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import mlx.core as mx
+
+from mlx_transformer.errors import InputError
+from mlx_transformer.storage import (
+    QUANTIZATION_GROUP,
+    load_model,
+    named_parameters,
+    quantize,
+    save_model,
+)
+
+
+def quantize_directory(directory: Path, bits: int) -> None:
+    """Store every matrix (word vectors too) in `bits` bits a weight; norms and biases stay."""
+    model = load_model(directory)
+    model.config = replace(model.config, quantization=bits)
+    quantize(model, bits)
+    if not any(name.endswith(".scales") for name in named_parameters(model)):
+        raise InputError(
+            f"nothing to quantise: no matrix has a multiple of {QUANTIZATION_GROUP} columns "
+            f"(d_model is {model.config.d_model})"
+        )
+    mx.eval(model.parameters())  # all is read before the file is written over
+    save_model(model, directory)
