@@ -1,9 +1,9 @@
 """Training side by side with PyTorch: same weights, same batches of Multi30k, same optimiser."""
 
-import json
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING
 
 import numpy as np
 from bench_sides import (
@@ -19,6 +19,9 @@ from bench_sides import (
     where_and_when,
     write_section,
 )
+
+if TYPE_CHECKING:
+    from torch import nn
 
 BATCH_TOKENS = 2048
 NOTE = (
@@ -70,6 +73,7 @@ def prepare_workspace(prepared: Path, workspace: Path, preset: str, steps: int) 
     import mlx.core as mx
 
     from mlx_transformer import config
+    from mlx_transformer.convert.export_torch import export_torch
     from mlx_transformer.data.batches import Batches
     from mlx_transformer.data.corpus import ParallelCorpus
     from mlx_transformer.model import Transformer
@@ -79,6 +83,8 @@ def prepare_workspace(prepared: Path, workspace: Path, preset: str, steps: int) 
     mx.random.seed(0)
     model = Transformer(config.preset(preset, vocab_size=corpus.source_vocab_size))
     save_model(model, workspace)
+    (workspace / "torch").mkdir()
+    export_torch(model, workspace / "torch")
     batches = Batches(corpus, model.config, BATCH_TOKENS)
     chosen = [batches.read(plan) for plan in batches.epoch(0)[:steps]]
     for i, batch in enumerate(chosen):
@@ -128,24 +134,23 @@ def load_mlx(workspace: Path) -> Works:
 
 def load_torch(workspace: Path) -> Works:
     import torch
-    from bench_torch import DEVICE, TorchTransformer, torch_weights
-    from safetensors.torch import load_file
     from torch.nn.functional import cross_entropy
 
+    from mlx_transformer.convert.torch_example import load
+
     torch.set_num_threads(THREADS)
-    config = json.loads((workspace / "config.json").read_text())
-    model = TorchTransformer(config)
-    model.load_state_dict(torch_weights(load_file(workspace / "model.safetensors")))
-    model.to(DEVICE).eval()
+    device = "mps" if torch.backends.mps.is_available() else "cpu"
+    model = load(workspace / "torch").to(device)
+    drop_as_in_the_paper(model.transformer, model.config.dropout)
     adam = torch.optim.Adam(model.parameters(), lr=1e-6, betas=(0.9, 0.98), eps=1e-9)
     batches = [
-        [torch.from_numpy(array).long().to(DEVICE) for array in batch]
+        [torch.from_numpy(array).long().to(device) for array in batch]
         for batch in read_batches(workspace)
     ]
 
     def loss(source: torch.Tensor, target: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
         logits = model(source, target).flatten(0, 1)
-        smoothing, pad = config["label_smoothing"], config["pad_id"]
+        smoothing, pad = model.config.label_smoothing, model.config.pad_id
         return cross_entropy(
             logits, expected.flatten(), ignore_index=pad, label_smoothing=smoothing
         )
@@ -161,6 +166,22 @@ def load_torch(workspace: Path) -> Works:
     mean_loss = loss(*batches[0]).item()
     model.train()
     return {"loss": lambda: mean_loss, "train": train}
+
+
+def drop_as_in_the_paper(transformer: "nn.Transformer", rate: float) -> None:
+    """After the embeddings, but not in attention weights and within the feed-forward nets: PyTorch
+    shall do what this project does, no less and no more."""
+    from torch import nn
+    from torch.nn.functional import dropout
+
+    for module in transformer.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            module.dropout = 0.0
+        elif isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+            module.dropout.p = 0.0
+    transformer.register_forward_pre_hook(
+        lambda module, embedded: tuple(dropout(x, rate, module.training) for x in embedded)
+    )
 
 
 if __name__ == "__main__":
