@@ -11,12 +11,22 @@ from typing import Any
 
 import numpy as np
 
-from mlx_transformer.attention import KINDS, TITLES, Attention, Kind, View, find_word, label, panels
+from mlx_transformer.attention import (
+    KINDS,
+    SIDES,
+    TITLES,
+    Attention,
+    Kind,
+    View,
+    find_word,
+    label,
+    panels,
+)
 
 HINTS: dict[Kind, str] = {
-    "encoder": "Each word of the text (left, or row) looks at the words of the text.",
-    "decoder": "Each word being written (left, or row) looks at those written before it.",
-    "cross": "Each word being written (left, or row) looks at the words of the text.",
+    "encoder": "Each word of the text looks at the words of the text.",
+    "decoder": "Each word being written looks at those written before it.",
+    "cross": "Each word being written looks at the words of the text.",
 }
 
 
@@ -45,6 +55,7 @@ def _kind(attention: Attention, kind: Kind) -> dict[str, Any]:
         "name": kind,
         "title": TITLES[kind],
         "hint": HINTS[kind],
+        "sides": SIDES[kind],
         "queries": [label(token) for token in queries],
         "keys": [label(token) for token in keys],
         # As float64: rounding leaves a float32 with all its digits.

@@ -202,6 +202,8 @@ def test_heat_maps_with_pointer_and_keys(opened):
     assert abs(float(page.evaluate(said).split()[-1][:-1]) / 100 - weight) <= 0.005
     page.hover("document.querySelectorAll('canvas')[0]")
     assert page.evaluate(said).startswith("Head 1: ")
+    page.tap("document.querySelectorAll('canvas')[2]")
+    page.wait(f"{said}.startsWith('Head 3: ')")
 
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])

@@ -7,7 +7,6 @@ from pathlib import Path
 from mlx_transformer.attention import KINDS, Attention, Kind, View, attention_of
 from mlx_transformer.attention_page import attention_page
 from mlx_transformer.cli.searching import add_model_flags, load_translator, notes
-from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
@@ -69,18 +68,13 @@ def run(args: argparse.Namespace) -> None:
     print(args.out)
 
 
-def attend(
-    translator: Translator,
-    text: str,
-    target: str | None = None,
-    options: SearchOptions | None = None,
-) -> Attention:
+def attend(translator: Translator, text: str, target: str | None = None) -> Attention:
     """What the model attends to as it writes `target`, or else its own translation of the text."""
     model, tokenizer = translator.model, translator.tokenizer
     eos = model.config.eos_id
     if target is not None:
         return attention_of(model, tokenizer, text, [*tokenizer.encode_target(target), eos])
-    [[best, *_]] = search(model, [[*tokenizer.encode_source(text), eos]], options)
+    [[best]] = search(model, [[*tokenizer.encode_source(text), eos]])
     return attention_of(model, tokenizer, text, [*best.ids, eos] if best.complete else best.ids)
 
 
