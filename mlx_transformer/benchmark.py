@@ -25,6 +25,7 @@ import numpy as np
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
+from mlx_transformer.lanes import most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
 from mlx_transformer.storage import load_model, named_parameters
@@ -118,16 +119,18 @@ class Training:
 
     def __init__(self, model: Transformer, batches: Sequence[Arrays]) -> None:
         config = TrainingConfig()
-        self._step = TrainStep(model, config)
+        with side_by_side(most_lanes()) as lanes:
+            self._step = TrainStep(model, config, lanes=lanes)
         self._state = initial_state(model, config)
         self._batches = batches
 
     def run(self) -> None:
         """One step on every batch."""
-        for batch in self._batches:
-            self._state, _ = self._step(self._state, [batch])
-            mx.async_eval(self._state)
-        mx.eval(self._state)
+        with side_by_side(most_lanes()):
+            for batch in self._batches:
+                self._state, _ = self._step(self._state, [batch])
+                mx.async_eval(self._state)
+            mx.eval(self._state)
 
 
 def translate(

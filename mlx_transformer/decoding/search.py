@@ -1,21 +1,18 @@
 """Search any number of sentences, in batches of like length.
 
-On CPU several batches run side by side. MLX computes whatever is not a matrix product on one
-core; two batches, each in a stream of its own with its share of the BLAS threads, keep two busy.
+On a CPU several batches run side by side, each in a lane of its own.
 """
 
-import os
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import mlx.core as mx
 
-from mlx_transformer import blas
 from mlx_transformer.decoding.batch import Batch, Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Step
+from mlx_transformer.lanes import most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 
 BATCH_TOKENS = 1024  # of the sources of a batch, padding included
@@ -70,10 +67,10 @@ class Search:
         """
         numbered = enumerate(sentences)
         first = list(islice(numbered, window))
-        lanes = self._lanes(len(first))
+        width = self._lanes(len(first))
         found: dict[int, Results] = {}
         due = 0
-        for job, results in self._run(jobs(first, numbered, lanes), lanes):
+        for job, results in self._run(jobs(first, numbered, width), width):
             found |= zip(job.numbers, results, strict=True)
             while due in found:
                 yield found.pop(due)
@@ -81,17 +78,14 @@ class Search:
 
     def _lanes(self, sentences: int) -> int:
         """How many batches to run side by side"""
-        if mx.default_device() == mx.gpu:
-            return 1
         rows = sentences * self.step.options.width
-        return max(1, min(cores(), rows // LANE_ROWS))
+        return max(1, min(most_lanes(), rows // LANE_ROWS))
 
-    def _run(self, waiting: Iterator[Job], lanes: int) -> Iterator[tuple[Job, list[Results]]]:
+    def _run(self, waiting: Iterator[Job], width: int) -> Iterator[tuple[Job, list[Results]]]:
         """Jobs as they are done; a lane that is free takes the next."""
         busy: list[tuple[mx.Stream, Job, Batch]] = []
-        free = streams(lanes)
         try:
-            with blas.threads(max(1, cores() // lanes)):
+            with side_by_side(width) as free:
                 while True:
                     for lane, job in zip(list(free), waiting, strict=False):
                         with mx.stream(lane):
@@ -111,18 +105,18 @@ class Search:
                 mx.synchronize(lane)
 
 
-def jobs(first: list[Numbered], rest: Iterator[Numbered], lanes: int) -> Iterator[Job]:
+def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int) -> Iterator[Job]:
     """Batches of a first window, then of further ones, each twice as large"""
     window = max(FIRST_WINDOW, len(first))
     while first:
-        yield from batches(first, lanes)
+        yield from batches(first, width)
         window = min(2 * window, LAST_WINDOW)
         first = list(islice(rest, window))
 
 
-def batches(window: list[Numbered], lanes: int) -> Iterator[Job]:
+def batches(window: list[Numbered], width: int) -> Iterator[Job]:
     """Sentences of like length, longest first, within BATCH_TOKENS and with work for all lanes"""
-    most = -(-len(window) // lanes)
+    most = -(-len(window) // width)
     job = Job([], [])
     for number, sentence in sorted(window, key=lambda item: -len(item[1][0])):
         longest = len((job.sentences or [sentence])[0][0])
@@ -133,21 +127,3 @@ def batches(window: list[Numbered], lanes: int) -> Iterator[Job]:
         job.sentences.append(sentence)
     if job.numbers:
         yield job
-
-
-_own = threading.local()  # MLX streams belong to the thread that made them
-
-
-def streams(count: int) -> list[mx.Stream]:
-    """The default stream and further ones of the same device, made once"""
-    made = _own.__dict__.setdefault("streams", [])
-    while len(made) < count - 1:
-        made.append(mx.new_stream(mx.default_device()))
-    return [mx.default_stream(mx.default_device()), *made[: count - 1]]
-
-
-def cores() -> int:
-    """CPUs this process may use"""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

@@ -6,6 +6,8 @@ step and the rank: there is no other random state to save.
 """
 
 from collections.abc import Sequence
+from itertools import cycle
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import mlx.core as mx
@@ -24,7 +26,7 @@ State = dict[str, Tree]
 Arrays = tuple[mx.array, mx.array, mx.array]
 
 # float16 overflows where float32 does not: the loss is scaled as far up as the gradients allow.
-FIRST_LOSS_SCALE = 2.0**15
+FIRST_LOSS_SCALE = 2.0**10
 STEPS_TO_DOUBLE_SCALE = 2000
 
 
@@ -57,7 +59,7 @@ class TrainStep:
     """One update of the weights, from one micro-batch or several.
 
     Micro-batches and ranks count by their tokens: the gradient is that of the mean loss of all
-    tokens, however they are split.
+    tokens, however they are split. Each lane takes its share of a batch's rows, and of the weights.
     """
 
     def __init__(
@@ -65,10 +67,12 @@ class TrainStep:
         model: Transformer,
         config: TrainingConfig,
         group: mx.distributed.Group | None = None,
+        lanes: Sequence[mx.Stream] = (),
     ) -> None:
         self._model = model
         self._config = config
         self._group = group or mx.distributed.init()
+        self._lanes = lanes or [mx.default_stream(mx.default_device())]
         self._dtype = getattr(mx, config.dtype)
         self._scheduled = make_schedule(config, model.config.d_model)
         self._loss = output_loss(model.config)
@@ -113,10 +117,23 @@ class TrainStep:
         """A key of its own for every micro-batch of every rank."""
         return self._key ^ mx.stack([mx.zeros_like(count), count]).astype(mx.uint32)
 
-    def _gradients(
+    def _gradients(self, state: State, key: mx.array, *batch: mx.array) -> tuple[Tree, Loss]:
+        """Sums over the batch's tokens: the gradient of the (scaled) loss, and the loss."""
+        rows = batch[0].shape[0]
+        n = min(len(self._lanes), rows)
+        bounds = [rows * i // n for i in range(1, n)]
+        shares = zip(*(mx.split(array, bounds) for array in batch), strict=True)
+        sums = []
+        for lane, share_key, share in zip(
+            self._lanes, mx.random.split(key, n), shares, strict=False
+        ):
+            with mx.stream(lane):
+                sums.append(self._share_gradients(state, share_key, *share))
+        return tree_map(lambda first, *others: sum(others, first), *sums)
+
+    def _share_gradients(
         self, state: State, key: mx.array, source: mx.array, target: mx.array, expected: mx.array
     ) -> tuple[Tree, Loss]:
-        """Sums over the batch's tokens: the gradient of the (scaled) loss, and the loss."""
 
         def objective(parameters: Tree) -> tuple[mx.array, Loss]:
             self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
@@ -162,17 +179,19 @@ class TrainStep:
         beta1, beta2, eps = self._config.beta1, self._config.beta2, self._config.eps
         t = step.astype(mx.float32)
         correct1, correct2 = 1 / (1 - beta1**t), 1 / (1 - beta2**t)
-        m = tree_map(lambda m, g: beta1 * m + (1 - beta1) * (g * factor), state["m"], gradients)
-        v = tree_map(
-            lambda v, g: beta2 * v + (1 - beta2) * mx.square(g * factor), state["v"], gradients
-        )
-        parameters = tree_map(
-            lambda p, m, v: p - rate * (m * correct1) / (mx.sqrt(v * correct2) + eps),
-            state["parameters"],
-            m,
-            v,
-        )
-        return {"parameters": parameters, "m": m, "v": v}
+        lanes = cycle(self._lanes)
+
+        def update(p: mx.array, m: mx.array, v: mx.array, g: mx.array) -> tuple[mx.array, ...]:
+            with mx.stream(next(lanes)):
+                m = beta1 * m + (1 - beta1) * (g * factor)
+                v = beta2 * v + (1 - beta2) * mx.square(g * factor)
+                return p - rate * (m * correct1) / (mx.sqrt(v * correct2) + eps), m, v
+
+        triples = tree_map(update, state["parameters"], state["m"], state["v"], gradients)
+        return {
+            name: tree_map(itemgetter(i), triples, is_leaf=lambda x: isinstance(x, tuple))
+            for i, name in enumerate(("parameters", "m", "v"))
+        }
 
     def _rescale(
         self, state: State, after: State, finite: mx.array, loss: mx.array

@@ -9,6 +9,7 @@ import mlx.core as mx
 
 from mlx_transformer.data.batches import Batch, Batches, Position, prefetch
 from mlx_transformer.errors import RunError
+from mlx_transformer.lanes import most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress
@@ -47,7 +48,6 @@ class Trainer:
         self._validation = validation
         self._hooks = hooks
         self._group = group
-        self._step = TrainStep(model, training, group)
         self._checkpoints = Checkpoints(run / "checkpoints")
         self._log = MetricsLog(run / "metrics.jsonl")
         self._window = Window(training.max_steps)
@@ -55,13 +55,18 @@ class Trainer:
     def train(self, state: State, progress: Progress) -> Outcome:
         """Go on from `progress` to the last step, or until told to stop."""
         start = Position(progress.epoch, progress.batch)
-        return self._loop(state, progress, prefetch(self._batches.stream(start)))
+        stream = prefetch(self._batches.stream(start))
+        with side_by_side(most_lanes()) as lanes:
+            step = TrainStep(self._model, self._training, self._group, lanes)
+            return self._loop(step, state, progress, stream)
 
-    def _loop(self, state: State, progress: Progress, stream: Iterator[Batch]) -> Outcome:
+    def _loop(
+        self, update: TrainStep, state: State, progress: Progress, stream: Iterator[Batch]
+    ) -> Outcome:
         config = self._training
         while progress.step < config.max_steps:
             batches = [next(stream) for _ in range(config.accumulate)]
-            state, metrics = self._step(state, [_arrays(batch) for batch in batches])
+            state, metrics = update(state, [_arrays(batch) for batch in batches])
             mx.async_eval(state, metrics)
             self._window.add(batches, metrics)
             where = batches[-1].position

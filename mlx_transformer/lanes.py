@@ -1,0 +1,40 @@
+"""Lanes: work side by side on a CPU, each lane an MLX stream that keeps one core.
+
+MLX computes whatever is not a matrix product on one core. Independent pieces of work in streams of
+their own, each with its share of the BLAS threads, keep all cores busy all the time. A GPU is one
+lane.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import mlx.core as mx
+
+from mlx_transformer import blas
+
+_own = threading.local()  # MLX streams belong to the thread that made them
+
+
+def cores() -> int:
+    """CPUs this process may use"""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def most_lanes() -> int:
+    """How many lanes the default device has"""
+    return 1 if mx.default_device() == mx.gpu else cores()
+
+
+@contextmanager
+def side_by_side(count: int) -> Iterator[list[mx.Stream]]:
+    """So many lanes, among which the BLAS threads are shared out for as long as this lasts."""
+    device = mx.default_device()
+    made = _own.__dict__.setdefault("streams", [])
+    while len(made) < count - 1:
+        made.append(mx.new_stream(device))
+    with blas.threads(max(1, cores() // count)):
+        yield [mx.default_stream(device), *made[: count - 1]]

@@ -1,0 +1,38 @@
+"""Lanes change how work is spread, not what comes out."""
+
+import mlx.core as mx
+import numpy as np
+from mlx.utils import tree_flatten
+
+from mlx_transformer.config import preset
+from mlx_transformer.lanes import side_by_side
+from mlx_transformer.model import Transformer
+from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.training.step import TrainStep, initial_state
+
+CONFIG = preset("tiny", vocab_size=50, dropout=0.0)
+
+
+def train(lanes, rows: int):
+    mx.random.seed(0)
+    model = Transformer(CONFIG)
+    training = TrainingConfig(warmup=10)
+    step, state = TrainStep(model, training, lanes=lanes), initial_state(model, training)
+    ids = np.random.default_rng(1).integers(3, 50, (3, rows, 6))
+    for _ in range(3):
+        state, metrics = step(state, [tuple(map(mx.array, ids))])
+        mx.eval(state, metrics)
+    return state, metrics
+
+
+def test_an_update_spread_over_lanes_is_the_update_of_one():
+    for rows in (1, 2, 5):
+        expected, reported = train((), rows)
+        with side_by_side(3) as lanes:
+            actual, also_reported = train(lanes, rows)
+        for one, other in zip(reported, also_reported, strict=True):
+            assert np.allclose(one.item(), other.item(), rtol=1e-4)
+        for (name, one), (_, other) in zip(
+            tree_flatten(expected["v"]), tree_flatten(actual["v"]), strict=True
+        ):
+            assert np.allclose(np.array(one), np.array(other), rtol=1e-2, atol=1e-9), name
