@@ -17,7 +17,7 @@ import mlx.core as mx
 from mlx.utils import tree_flatten, tree_unflatten
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.errors import RunError
 from mlx_transformer.training.step import State, Tree
 
 WEIGHTS, REST, PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
@@ -34,6 +34,11 @@ class Progress:
     best_score: float | None = None  # higher is better
     lowest_loss: float | None = None
     validations_since: int = 0  # without a lower loss
+
+
+class Damaged(RunError):
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"checkpoint {path} is damaged: {why}")
 
 
 class Checkpoints:
@@ -74,34 +79,39 @@ class Checkpoints:
         for path in reversed(self.paths()):
             try:
                 return _load(path)
-            except (InputError, OSError, RuntimeError, KeyError, TypeError) as error:
-                warn(f"checkpoint {path} is damaged and left out: {error}")
+            except Damaged as error:
+                warn(f"{error}; the one before is used")
         return None
 
 
 def _load(path: Path) -> tuple[State, Progress, ModelConfig]:
-    try:
-        content = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise InputError(f"{PROGRESS} is not valid JSON: {error}") from error
-    for name, expected in content["sha256"].items():
-        if _checksum(path / name) != expected:
-            raise InputError(f"{name} is not what was saved")
+    progress = _verify(path)
     state = tree_unflatten(list(_load_arrays(path / REST).items()))
     state["parameters"] = tree_unflatten(list(_load_arrays(path / WEIGHTS).items()))
     mx.eval(state)  # loading is lazy, and the files may be gone by the first step
-    return state, Progress(**content["progress"]), ModelConfig.load(path / "config.json")
+    return state, progress, ModelConfig.load(path / "config.json")
+
+
+def _verify(path: Path) -> Progress:
+    """The progress of a checkpoint, every file of which is as it was saved."""
+    try:
+        content = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
+        for name, expected in content["sha256"].items():
+            if _checksum(path / name) != expected:
+                raise Damaged(path, f"{name} is not what was saved")
+        return Progress(**content["progress"])
+    except OSError as error:
+        raise Damaged(path, f"{error.filename}: {error.strerror}") from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise Damaged(path, f"{PROGRESS} cannot be read") from error
 
 
 def average(paths: Sequence[Path]) -> dict[str, mx.array]:
-    """The mean of the weights of model directories or checkpoints, float32, by name."""
+    """The mean of the weights of a run's checkpoints, by name."""
     total: dict[str, mx.array] = {}
     for path in paths:
-        weights = _load_arrays(path / WEIGHTS)
-        if total and weights.keys() != total.keys():
-            raise InputError(f"{path} holds another model than {paths[0]}")
-        for name, weight in weights.items():
-            weight = weight.astype(mx.float32)
+        _verify(path)
+        for name, weight in _load_arrays(path / WEIGHTS).items():
             total[name] = total[name] + weight if name in total else weight
         mx.eval(total)
     return {name: weight / len(paths) for name, weight in total.items()}
