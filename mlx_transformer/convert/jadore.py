@@ -38,8 +38,11 @@ TABLE: Table = {
 
 def settings(source: Source) -> dict[str, Any]:
     options = source.checkpoint.fields("settings")
-    tied = equal(
-        Rule(("decoder.trg_word_emb.weight",)), Rule(("trg_word_prj.weight",)), source.tensors
+    target, output = "decoder.trg_word_emb.weight", "trg_word_prj.weight"
+    tied = (
+        source.has(target)
+        and source.has(output)
+        and equal(Rule((target,)), Rule((output,)), source.tensors)
     )
     scaling = options.text("scale_emb_or_prj", default="prj")
     if scaling not in ("emb", "prj", "none"):

@@ -160,9 +160,11 @@ def _piece(rule: Rule, tensor: LazyTensor, dtype: str) -> np.ndarray:
 
 def stored_dtype(rule: Rule, tensors: Tensors, wanted: str | None) -> str:
     """`wanted`, or else the checkpoint's own precision; float64 is more than MLX computes with."""
-    dtypes = {tensors[key].dtype for key in rule.keys} or {"float32"}
-    odd = dtypes - {*FLOATS, "float64"}
-    if odd:
+    floats = {*FLOATS, "float64"}
+    dtypes = {tensors[key].dtype for key in rule.keys}
+    if not rule.keys:  # zeros are like everything else
+        dtypes = {tensor.dtype for tensor in tensors.values()} & floats
+    if odd := dtypes - floats:
         raise InputError(f"{rule.keys[0]} is {odd.pop()}: weights must be floating-point numbers")
     if wanted is not None:
         return wanted

@@ -7,6 +7,7 @@ an error; so is every parameter that stays without values. Nothing is dropped in
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from mlx_transformer.config import ModelConfig
@@ -52,6 +53,7 @@ def make_plan(family: Family, source: Source) -> Plan:
     for name in ("source_words.weight", "encoder.layers.0.feed_forward.w_1.weight"):
         if name not in chosen:
             raise InputError(f"this is not {family.title}: {_wanting(name, table)}")
+        _matrix(name, source, chosen)
     config = _config(family, source, chosen)
     shapes = {name: array.shape for name, array in named_parameters(Transformer(config)).items()}
     _check_complete(family, source, table, chosen, shapes)
@@ -96,14 +98,7 @@ def _config(family: Family, source: Source, chosen: Mapping[str, Rule]) -> Model
 
 
 def _sizes(source: Source, chosen: Mapping[str, Rule], h: int) -> dict[str, Any]:
-    def matrix(name: str) -> tuple[int, int]:
-        if name not in chosen:
-            raise InputError(f"the checkpoint has no tensor for {name}")
-        shape = shape_of(chosen[name], source.tensors)
-        if len(shape) != 2:
-            raise InputError(f"{name} should be a matrix, but has the shape {shape}")
-        return shape[0], shape[1]
-
+    matrix = partial(_matrix, source=source, chosen=chosen)
     vocab_size, d_model = matrix("source_words.weight")
     target = next((n for n in ("target_words.weight", "output.weight") if n in chosen), None)
     values = matrix("encoder.layers.0.self_attention.out.weight")[1]
@@ -121,6 +116,16 @@ def _sizes(source: Source, chosen: Mapping[str, Rule], h: int) -> dict[str, Any]
         "encoder_layers": _depth(chosen, "encoder"),
         "decoder_layers": _depth(chosen, "decoder"),
     }
+
+
+def _matrix(name: str, source: Source, chosen: Mapping[str, Rule]) -> tuple[int, int]:
+    """The shape of a parameter that must be a matrix."""
+    if name not in chosen:
+        raise InputError(f"the checkpoint has no tensor for {name}")
+    shape = shape_of(chosen[name], source.tensors)
+    if len(shape) != 2 or 0 in shape:
+        raise InputError(f"{name} should be a matrix, but {chosen[name].keys[0]} makes {shape}")
+    return shape[0], shape[1]
 
 
 def _depth(chosen: Mapping[str, Rule], stack: str) -> int:
@@ -155,11 +160,11 @@ def _ties(source: Source, chosen: Mapping[str, Rule]) -> dict[str, Any]:
 def _positions(source: Source, chosen: Mapping[str, Rule], offset: int) -> dict[str, Any]:
     """A saved table is a formula that we know, or it is learned."""
     sides = ("source_embedding.positions", "target_embedding.positions")
-    tables = [source.tensors[chosen[name].keys[0]] for name in sides if name in chosen]
-    if not tables:
+    names = [name for name in sides if name in chosen]
+    if not names:
         return {}
-    formulas = [recognise_sinusoids(table) for table in tables]
-    length = max(squeezed(table.shape)[0] for table in tables) - offset
+    length = max(_matrix(name, source, chosen)[0] for name in names) - offset
+    formulas = [recognise_sinusoids(source.tensors[chosen[name].keys[0]]) for name in names]
     if formulas[0] is not None and all(formula == formulas[0] for formula in formulas):
         return {"positions": "sinusoidal", "max_length": length, **formulas[0]}
     return {"positions": "learned", "max_length": length}

@@ -287,4 +287,4 @@ def find_global(name: str) -> object:
         return ALLOWED[name]
     if name in HARMLESS:
         return Constructor(name, lambda *args: Record(name, args))
-    raise InputError(f"the file names {shown(name)}, which no checkpoint needs; {RE_SAVE}")
+    raise InputError(f"the file names {shown(name)}, not a class known to be harmless; {RE_SAVE}")

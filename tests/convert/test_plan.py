@@ -1,8 +1,10 @@
 """Names: prefixes, renaming, what is found by shape, and that nothing is dropped in silence."""
 
 import argparse
+import re
 from pathlib import Path
 
+import mlx.core as mx
 import numpy as np
 import pytest
 import torch
@@ -14,6 +16,7 @@ from mlx_transformer.convert.positions import recognise_sinusoids
 from mlx_transformer.convert.tensors import LazyTensor, Storage
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import load_model, named_parameters
+from tests.parity import test_convert_projects as projects
 from tests.parity.conversion_checks import randomly, sinusoids
 from tests.parity.test_convert_fairseq import arguments, shapes
 
@@ -151,13 +154,7 @@ def test_precision(tmp_path: Path, stored: torch.dtype, dtype: str | None) -> No
     array = load_model(tmp_path / "out").source_words.weight
     assert str(array.dtype) == f"mlx.core.{dtype or kept}"
     expected = state["embedding.weight"].to(getattr(torch, dtype or kept)).float()
-    assert np.array_equal(np.array(array.astype(load_float32())), expected)
-
-
-def load_float32() -> object:
-    import mlx.core as mx
-
-    return mx.float32
+    assert np.array_equal(np.array(array.astype(mx.float32)), expected)
 
 
 def test_directories_are_not_overwritten(tmp_path: Path) -> None:
@@ -214,6 +211,7 @@ def lazy(values: np.ndarray, folder: Path) -> LazyTensor:
 NONSENSE = ["x", -1, 0, 10**12, 2.5, [], {}, (1,), True, b"x", float("nan"), torch.ones(2)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("field", sorted(vars(arguments())))
 def test_settings_may_be_nonsense(tmp_path: Path, field: str) -> None:
     """A file can claim anything about itself: the answer is a plan or a sentence."""
@@ -225,15 +223,57 @@ def test_settings_may_be_nonsense(tmp_path: Path, field: str) -> None:
         assert len(keys) == len(state) and verdict
 
 
-def test_tensors_may_be_nonsense(tmp_path: Path) -> None:
-    """Any tensor in the place of any other."""
-    state = randomly({name: tuple(v.shape) for name, v in shapes().items()})
-    odd = [torch.ones(()), torch.ones(0), torch.ones(3), torch.ones(1, 2, 3), torch.ones(2, 0)]
-    args = arguments()
-    for i, name in enumerate(state):
-        if ".layers.1" in name or ".layers.2" in name:
-            continue
+def every_family() -> dict[str, tuple[dict[str, torch.Tensor], dict[str, object]]]:
+    """A complete state dict of each family, and what its checkpoints say beside it."""
+    opt = argparse.Namespace(heads=4, position_encoding=True)
+    generator = randomly({"generator.weight": (48, 32), "generator.bias": (48,)})
+    return {
+        "torch": (model(emb=nn.Embedding(9, 8), head=nn.Linear(8, 9), pos=nn.Embedding(5, 8)), {}),
+        "fairseq": (shapes(learned=True, embedding_norm=True), {"args": arguments()}),
+        "annotated": (projects.annotated_state(), {}),
+        "jadore": (
+            projects.jadore_state(tied=True),
+            {"settings": argparse.Namespace(n_head=4)},
+        ),
+        "opennmt": (projects.opennmt_state(bias=True) | generator, {"opt": opt}),
+        "marian-npz": (projects.marian_state(pre_norm=True, tied_all=False), {}),
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", every_family())
+def test_tensors_may_be_nonsense(tmp_path: Path, name: str) -> None:
+    """No tensor, or an odd one, in the place of any: the answer is always a sentence."""
+    state, said = every_family()[name]
+    if name == "marian-npz":
+        text = torch.frombuffer(bytearray(b"transformer-preprocess: n\n\0"), dtype=torch.int8)
+        state["special:model.yml"] = text
+    options = Options(settings=SETTINGS | {"h": 4 if name != "torch" else 2})
+    convert(save({"model": state, **said}, tmp_path), tmp_path / "whole", options)
+    odd = [
+        torch.ones(()),
+        torch.ones(0),
+        torch.ones(3),
+        torch.ones(1, 2, 3),
+        torch.ones(2, 0),
+        None,
+    ]
+    keys = [key for key in state if not re.search(r"(layers|stack|transformer)\.[12]|_l[23]", key)]
+    for i, key in enumerate(keys):
+        changed = {k: v for k, v in state.items() if k != key}
         values = odd[i % len(odd)]
-        torch.save({"args": args, "model": state | {name: values}}, tmp_path / "a.pt")
-        with pytest.raises(InputError):
-            convert(tmp_path / "a.pt", tmp_path / "out")
+        path = save(
+            {"model": changed | ({} if values is None else {key: values}), **said}, tmp_path
+        )
+        list_keys(path, options)
+        try:
+            convert(path, tmp_path / "out", options, force=True)
+        except InputError as error:
+            assert str(error)
+
+
+def test_zeros_take_the_precision_of_the_rest(tmp_path: Path) -> None:
+    plain = nn.Transformer(8, 2, 1, 1, 12, batch_first=True, bias=False)
+    parts = nn.ModuleDict({"t": plain, "emb": nn.Embedding(9, 8)}).half()
+    path = save(parts.state_dict(), tmp_path)
+    assert convert(path, tmp_path / "out", Options(settings=SETTINGS)).dtypes == ("float16",)
