@@ -20,7 +20,7 @@ import mlx.core as mx
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
-from mlx_transformer.data.prepare import PreparationReport, prepare
+from mlx_transformer.data.prepare import PreparationReport, prepare, prepared
 from mlx_transformer.data.prepare import Progress as Preparing
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.model import Transformer
@@ -84,7 +84,10 @@ class Run:
         return load_tokenizer(self.path / "data")
 
     def prepare(self, progress: Preparing) -> PreparationReport:
-        """Text to ids, unless that is done."""
+        """Text to ids, unless that is done; ids that were trained on stay what they are."""
+        done = prepared(self.path / "data")
+        if done is not None and self.checkpoints.paths():
+            return done
         start = self.path / "start"
         tokenizer = load_tokenizer(start) if start.exists() else None
         return prepare(self.recipe, self.path / "data", tokenizer, progress)
