@@ -1,8 +1,8 @@
 """How fast a model trains and translates here, and how near that is to what the machine can do.
 
-The limit is the time of a step's matrix products alone, run through the same library on the same
-threads in turn with the step itself: what a busy machine does to the one it does to the other.
-Weights, words and lengths are made up, for speed depends on shapes only.
+The limit is the time of a step's matrix products alone, in the same lanes and in turn with the
+step itself: what a busy machine does to the one it does to the other. Weights, words and lengths
+are made up, for speed depends on shapes only.
 """
 
 import ctypes
@@ -24,16 +24,15 @@ import numpy as np
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.search import search
+from mlx_transformer.decoding.search import Search
 from mlx_transformer.lanes import most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
 from mlx_transformer.storage import load_model, named_parameters
 from mlx_transformer.training.step import Arrays, TrainStep, initial_state
 
-TRAIN_SENTENCES = 64  # of 32 tokens: 2,048 tokens a batch
-SEARCH_SENTENCES = 32
-LENGTH = 32
+SENTENCES = 64
+LENGTH = 32  # of each, source and target: 2,048 tokens to train on
 BEAM = 4
 ROUNDS = 5
 
@@ -67,13 +66,15 @@ def measure(name: str, directory: Path, progress: Progress) -> Speed:
     model = load_model(directory)
     config, length = model.config, min(LENGTH, model.config.max_length)
     parameters = sum(array.size for array in named_parameters(model).values())
-    sources = random_ids(config, SEARCH_SENTENCES, length).tolist()
+    share = -(-SENTENCES // most_lanes())
+    sources = random_ids(config, SENTENCES, length).tolist()
     found = {}
     for stage, beam in (("greedy", 1), (f"beam {BEAM}", BEAM)):
         progress(stage)
-        work = partial(translate, model, sources, length, beam)
-        limit = search_products(config, SEARCH_SENTENCES, beam, length, length)
-        found[beam] = rate(SEARCH_SENTENCES * length, work, limit)
+        work = partial(translate, fixed_length_search(model, length, beam), sources)
+        found[beam] = rate(
+            SENTENCES * length, work, search_products(config, share, beam, length, length)
+        )
 
     progress("first translation")
     code = (
@@ -85,9 +86,10 @@ def measure(name: str, directory: Path, progress: Progress) -> Speed:
     train = None
     if config.quantization is None:
         progress("train")
-        training = Training(model, [random_batch(config, TRAIN_SENTENCES, length)])
-        limit = training_products(config, TRAIN_SENTENCES, length, length)
-        train = rate(TRAIN_SENTENCES * length, training.run, limit)
+        training = Training(model, [random_batch(config, SENTENCES, length)])
+        train = rate(
+            SENTENCES * length, training.run, training_products(config, share, length, length)
+        )
     return Speed(name, parameters, train, found[1], found[BEAM], first)
 
 
@@ -133,19 +135,22 @@ class Training:
             mx.eval(self._state)
 
 
-def translate(
-    model: Transformer, sources: Sequence[Sequence[int]], length: int, beam: int
-) -> list[list[int]]:
-    """Ids of the best translations that have exactly `length` tokens."""
-    options = SearchOptions(beam=beam, min_tokens=length, max_tokens=length)
-    return [best.ids for best, *_ in search(model, sources, options)]
+def fixed_length_search(model: Transformer, length: int, beam: int) -> Search:
+    """A search that writes exactly `length` tokens: random weights do not know when to end."""
+    return Search(model, SearchOptions(beam=beam, min_tokens=length, max_tokens=length))
+
+
+def translate(search: Search, sources: Sequence[Sequence[int]]) -> list[list[int]]:
+    """The ids of the best translations."""
+    return [best.ids for best, *_ in search.each([(ids, ()) for ids in sources], window=None)]
 
 
 def translate_once(directory: str) -> None:
     """What a user waits for: the model from disk, and one sentence."""
     model = load_model(Path(directory))
     length = min(LENGTH, model.config.max_length)
-    translate(model, random_ids(model.config, 1, length).tolist(), length, BEAM)
+    source = random_ids(model.config, 1, length).tolist()
+    translate(fixed_length_search(model, length, BEAM), source)
 
 
 def random_batch(config: ModelConfig, B: int, length: int) -> Arrays:
@@ -180,7 +185,7 @@ class Product(NamedTuple):
 
 
 class Products:
-    """Matrix products ready to run."""
+    """Matrix products ready to run, all of them in every lane."""
 
     def __init__(self, products: Iterable[Product]) -> None:
         self._operands = []
@@ -190,8 +195,9 @@ class Products:
             self._operands.append((*pair, times))
 
     def run(self) -> None:
-        for a, b, times in self._operands:
-            mx.eval([a @ b for _ in range(times)])
+        with side_by_side(most_lanes()) as lanes:
+            for a, b, times in self._operands:
+                mx.eval([mx.matmul(a, b, stream=lane) for _ in range(times) for lane in lanes])
 
 
 def _matrices(batch: int, rows: int, columns: int, transposed: bool) -> mx.array:

@@ -1,20 +1,20 @@
 """Translating side by side with transformers and CTranslate2: same weights, same sentences.
 
-The weights are random, so nothing says when a translation ends. Every system is told instead: the
-translations of a batch become as long as their references are on average, no more and no less.
+The weights are random, so nothing says when a translation ends. Every system is told instead: each
+translation becomes as long as the references are on average, no more and no less.
 """
 
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from statistics import mean, median
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any
 
 from bench_sides import (
     THREADS,
@@ -31,7 +31,7 @@ from bench_sides import (
 )
 
 BEAM = 4
-BATCH = 32
+BATCH_TOKENS = 1024  # of the sources, padding included: what this project takes at once
 TITLES = {
     "mlx": "this project",
     "transformers": "transformers",
@@ -39,9 +39,9 @@ TITLES = {
     "int8": "CTranslate2 int8",
 }
 NOTE = (
-    "Multi30k test2016, vocabulary 8,000, random weights; 32 sentences of like length at once with "
-    "beam 4, or one after the other and greedily; all write equally many tokens. transformers and "
-    "CTranslate2 read what `mlx-transformer export --format marian` wrote."
+    "Multi30k test2016, vocabulary 8,000, random weights: all sentences with beam 4 in batches of "
+    "like length and 1,024 source tokens, or some one by one and greedily; all write equally many "
+    "tokens. transformers and CTranslate2 read what `mlx-transformer export` wrote."
 )
 COMMANDS = {
     "mlx-transformer --help": ["--help"],
@@ -49,14 +49,8 @@ COMMANDS = {
 }
 
 
-class Batch(NamedTuple):
-    """Sentences to translate together, and how long their translations shall be."""
-
-    sources: list[list[int]]
-    length: int
-
-
-Translate = Callable[[Batch, int], list[list[int]]]  # with a beam so wide -> ids
+Ids = list[int]
+Translate = Callable[[list[Ids], int, int], list[Ids]]  # sources, beam and length -> translations
 
 
 def main() -> None:
@@ -73,10 +67,10 @@ def main() -> None:
 
     with TemporaryDirectory() as temporary:
         workspace = Path(temporary)
-        tokens = prepare_workspace(workspace, args.data, args.preset, args.sentences, args.single)
+        prepare_workspace(workspace, args.data, args.preset, args.sentences, args.single)
         many, single = compare(workspace, args.rounds)
-    batches = [f"{tokens / answer.seconds:,.0f}" for answer in many]
-    latency = [f"{1000 * answer.seconds / args.single:,.0f}" for answer in single]
+    batches = [f"{sum(map(len, ids)) / seconds:,.0f}" for seconds, ids in many]
+    latency = [f"{1000 * seconds / len(ids):,.0f}" for seconds, ids in single]
     rows = [
         row(f"`{args.preset}`, beam {BEAM}, tokens/s", batches, many),
         row(f"`{args.preset}`, one sentence, greedy, ms", latency, single),
@@ -142,8 +136,10 @@ def seconds_of_command(words: Sequence[str]) -> str:
     return f"{median(times[1:]):.2f}"
 
 
-def prepare_workspace(workspace: Path, data: Path, preset: str, sentences: int, single: int) -> int:
-    """The model for every side and what to translate; returns how many tokens that makes."""
+def prepare_workspace(
+    workspace: Path, data: Path, preset: str, sentences: int, single: int
+) -> None:
+    """The model for every side, and what to translate."""
     import mlx.core as mx
 
     from mlx_transformer import config
@@ -166,46 +162,43 @@ def prepare_workspace(workspace: Path, data: Path, preset: str, sentences: int, 
     converter = Path(sys.executable).with_name("ct2-transformers-converter")
     words = ["--model", str(marian), "--output_dir", str(workspace / "ctranslate2")]
     subprocess.run([converter, *words], check=True, stdout=subprocess.DEVNULL)
-    pairs = [
-        ([*corpus.source[i].tolist(), model.config.eos_id], len(corpus.target[i]) + 1)
-        for i in range(min(sentences, len(corpus)))
-    ]
-    ones = [Batch([source], length) for source, length in pairs[:single]]
-    pairs.sort(key=lambda pair: -len(pair[0]))
-    batches = []
-    for i in range(0, len(pairs), BATCH):
-        sources, lengths = zip(*pairs[i : i + BATCH], strict=True)
-        batches.append(Batch(list(sources), round(mean(lengths))))
-    (workspace / "batches.json").write_text(json.dumps({"beam": batches, "single": ones}))
-    return sum(len(batch.sources) * batch.length for batch in batches)
+    chosen = range(min(sentences, len(corpus)))
+    sources = [[*corpus.source[i].tolist(), model.config.eos_id] for i in chosen]
+    work = {
+        "sources": sources,
+        "single": sources[:single],
+        "length": round(mean(len(corpus.target[i]) + 1 for i in chosen)),
+    }
+    (workspace / "work.json").write_text(json.dumps(work))
 
 
 # The sides
 
 
 def works(workspace: Path, translate: Translate) -> Works:
-    """All batches with a beam, all single sentences without."""
-    content = json.loads((workspace / "batches.json").read_text())
-    batches = {name: [Batch(*batch) for batch in content[name]] for name in content}
+    """All sentences with a beam; some one by one, without."""
+    work = json.loads((workspace / "work.json").read_text())
+    length = work["length"]
 
-    def run(name: str, beam: int) -> list[list[int]]:
-        found = []
-        for batch in batches[name]:
-            translations = translate(batch, beam)
-            assert all(len(ids) == batch.length for ids in translations), "it wrote other lengths"
-            found += translations
+    def beam() -> list[Ids]:
+        found = translate(work["sources"], BEAM, length)
+        assert {len(ids) for ids in found} == {length}, "translations of other lengths"
         return found
 
-    return {"beam": partial(run, "beam", BEAM), "single": partial(run, "single", 1)}
+    def single() -> list[Ids]:
+        return [translate([source], 1, length)[0] for source in work["single"]]
+
+    return {"beam": beam, "single": single}
 
 
 def load_mlx(workspace: Path) -> Works:
     from mlx_transformer import benchmark
     from mlx_transformer.storage import load_model
 
-    model = load_model(workspace)
+    search = cache(partial(benchmark.fixed_length_search, load_model(workspace)))
     return works(
-        workspace, lambda batch, beam: benchmark.translate(model, batch.sources, batch.length, beam)
+        workspace,
+        lambda sources, beam, length: benchmark.translate(search(length, beam), sources),
     )
 
 
@@ -224,20 +217,32 @@ def load_transformers(workspace: Path) -> Works:
     pad = settings.pad_token_id
 
     @torch.inference_mode()
-    def translate(batch: Batch, beam: int) -> list[list[int]]:
-        longest = max(map(len, batch.sources))
-        rows = [[*ids, *[pad] * (longest - len(ids))] for ids in batch.sources]
-        source = torch.tensor(rows, device=device)
-        found = model.generate(
-            input_ids=source,
-            attention_mask=source != pad,
-            num_beams=beam,
-            min_new_tokens=batch.length,
-            max_new_tokens=batch.length,
-        )
-        return found[:, 1:].tolist()  # without the start token
+    def translate(sources: list[Ids], beam: int, length: int) -> list[Ids]:
+        found: dict[int, Ids] = {}
+        for batch in batches(sources):
+            longest = len(sources[batch[0]])
+            rows = [sources[i] + [pad] * (longest - len(sources[i])) for i in batch]
+            source = torch.tensor(rows, device=device)
+            ids = model.generate(
+                input_ids=source,
+                attention_mask=source != pad,
+                num_beams=beam,
+                min_new_tokens=length,
+                max_new_tokens=length,
+            )
+            found |= zip(batch, ids[:, 1:].tolist(), strict=True)  # without the start token
+        return [found[i] for i in range(len(sources))]
 
     return works(workspace, translate)
+
+
+def batches(sources: list[Ids]) -> Iterator[list[int]]:
+    """Indices of sentences of like length, longest first."""
+    waiting = sorted(range(len(sources)), key=lambda i: -len(sources[i]))
+    while waiting:
+        size = max(1, BATCH_TOKENS // len(sources[waiting[0]]))
+        yield waiting[:size]
+        waiting = waiting[size:]
 
 
 def load_ctranslate2(workspace: Path, compute_type: str) -> Works:
@@ -252,12 +257,14 @@ def load_ctranslate2(workspace: Path, compute_type: str) -> Works:
     ids = json.loads((workspace / "marian" / "vocab.json").read_text(encoding="utf-8"))
     pieces = list(ids)
 
-    def translate(batch: Batch, beam: int) -> list[list[int]]:
+    def translate(sources: list[Ids], beam: int, length: int) -> list[Ids]:
         results = translator.translate_batch(
-            [[pieces[i] for i in source] for source in batch.sources],
+            [[pieces[i] for i in source] for source in sources],
+            max_batch_size=BATCH_TOKENS,
+            batch_type="tokens",
             beam_size=beam,
-            min_decoding_length=batch.length,
-            max_decoding_length=batch.length,
+            min_decoding_length=length,
+            max_decoding_length=length,
         )
         return [[ids[piece] for piece in result.hypotheses[0]] for result in results]
 

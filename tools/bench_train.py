@@ -34,7 +34,7 @@ NOTE = (
 def main() -> None:
     options = parser(__doc__ or "")
     options.add_argument("--preset", nargs="+", default=["base", "small"], help="(default: both)")
-    options.add_argument("--steps", type=int, default=8, help="steps a round (default: 8)")
+    options.add_argument("--steps", type=int, default=5, help="steps a round (default: 5)")
     args = options.parse_args()
     if args.worker:
         serve({"mlx": load_mlx, "torch": load_torch}, *args.worker)
@@ -110,7 +110,8 @@ def compare(workspace: Path, rounds: int, preset: str) -> list[float]:
 def load_mlx(workspace: Path) -> Works:
     import mlx.core as mx
 
-    from mlx_transformer.benchmark import Products, Training, training_products
+    from mlx_transformer.benchmark import Product, Products, Training, training_products
+    from mlx_transformer.lanes import most_lanes
     from mlx_transformer.storage import load_model
     from mlx_transformer.training.step import output_loss, output_weight
 
@@ -123,8 +124,10 @@ def load_mlx(workspace: Path) -> Works:
     loss = output_loss(config)(hidden, weight, None, expected.reshape(-1))
     mean_loss = (loss.smoothed / loss.tokens).item()
 
-    shapes = [(*source.shape, target.shape[1]) for source, target, _ in batches]
-    products = [p for B, S, T in shapes for p in training_products(config, B, S, T)]
+    products: list[Product] = []
+    for source, target, _ in batches:
+        (B, S), T = source.shape, target.shape[1]
+        products += training_products(config, -(-B // most_lanes()), S, T)  # of each lane
     return {
         "loss": lambda: mean_loss,
         "train": Training(model, batches).run,

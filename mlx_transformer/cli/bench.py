@@ -22,9 +22,9 @@ VOCABULARY = 8000
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Measure speed on this machine, in target tokens a second: training on 2,048 tokens a "
-        "batch, translating 32 sentences of 32 tokens at once. The limit is the time of the "
-        "matrix products alone. The first translation is that of a new process."
+        "Measure speed on this machine, in target tokens a second: training on batches of 64 "
+        "pairs of 32 tokens, and translating as many. The limit is the time of the matrix products "
+        "alone. The first translation is that of a new process."
     )
     parser.epilog = "example: mlx-transformer bench --presets tiny small --json"
     which = parser.add_mutually_exclusive_group()
