@@ -9,11 +9,11 @@ from mlx_transformer.convert.conversion import Key, Report, convert, list_keys
 from mlx_transformer.convert.families import FAMILIES
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.mapping import FLOATS
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, RunError
 
 EPILOG = """\
 examples:
-  mlx-transformer convert opus-mt-en-de weights/opus-mt-en-de
+  mlx-transformer convert opus-mt-en-de weights/opus-mt-en-de --verify
   mlx-transformer convert checkpoint_best.pt weights/mine --dtype float16
   mlx-transformer convert weights/en-de weights/en-de-8bit --quantize 8
   mlx-transformer convert mine.pt weights/mine --heads 8 --pad-id 1 --start-id 2 --eos-id 3
@@ -48,6 +48,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--dtype", choices=FLOATS, help="precision (default: the checkpoint's)")
     parser.add_argument(
         "--quantize", type=int, choices=(4, 8), metavar="BITS", help="4 or 8 bits for each weight"
+    )
+    parser.add_argument(
+        "--verify",
+        action="store_true",
+        help="run the original in PyTorch, too; print and keep how far they are apart (PARITY.md)",
     )
     parser.add_argument("--force", action="store_true", help="replace an existing model directory")
 
@@ -95,6 +100,8 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.out is None:
         raise InputError("where to? Name the model directory to make, or give --list")
+    if args.verify and args.out.resolve() == args.checkpoint.resolve():
+        raise InputError("--verify compares with the original: do not replace it")
     report = convert(
         args.checkpoint,
         args.out,
@@ -105,6 +112,17 @@ def run(args: argparse.Namespace) -> None:
         force=args.force,
     )
     _print_report(report)
+    if args.verify:
+        _verify(args, options)
+
+
+def _verify(args: argparse.Namespace, options: Options) -> None:
+    from mlx_transformer.convert.verify import verify  # slow to import, and seldom asked for
+
+    certificate = verify(args.checkpoint, args.out, options, family=args.family)
+    print(certificate.text(args.out.name))
+    if not certificate.holds:
+        raise RunError(f"the converted model differs from the original: see {args.out}/PARITY.md")
 
 
 def _rename(text: str) -> tuple[str, str]:

@@ -110,7 +110,8 @@ def _torch(source: Source, config: ModelConfig) -> Original:
     needed = {name for name in state if not name.endswith("bias")}  # built with bias=False
     tensors = _tensors(source)
     given = {f"transformer.{k}": v for k, v in tensors.items() if k.startswith(("enc", "dec"))}
-    own = {ours: tensors[str(key)] for ours, key in torch_nn.found(source).items()}
+    keys = torch_nn.found(source).items()
+    own = {ours: tensors[str(key)] for ours, key in keys if key in tensors}
     own.setdefault("target_words.weight", own["source_words.weight"])
     own.setdefault("output.weight", own["target_words.weight"])
     if "source_embedding.positions" not in own:
