@@ -18,6 +18,8 @@ import transformers
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export_marian import export_marian
+from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.search import search
 from mlx_transformer.model import Transformer
 from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer
 from tests.parity.torch_reference import randomised
@@ -98,17 +100,19 @@ def until_eos(ids: list[int], eos: int) -> list[int]:
     return ids[: ids.index(eos)] if eos in ids else ids
 
 
-def transformers_greedy(directory: Path, texts: list[str]) -> list[list[int]]:
+def transformers_ids(directory: Path, texts: list[str], **options) -> list[list[int]]:
     theirs = transformers.MarianMTModel.from_pretrained(directory).eval()
     tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
     inputs = tokenizer(texts, return_tensors="pt", padding=True)
     theirs.generation_config.max_length = STEPS + 1
-    output = theirs.generate(**inputs, num_beams=1)[:, 1:].tolist()
+    output = theirs.generate(**inputs, **{"num_beams": 1, **options})[:, 1:].tolist()
     return [until_eos(until_eos(ids, tokenizer.eos_token_id), tokenizer.pad_token_id)
             for ids in output]  # fmt: skip
 
 
-def ctranslate2_greedy(directory: Path, texts: list[str], never: list[int]) -> list[list[int]]:
+def ctranslate2_ids(
+    directory: Path, texts: list[str], never: list[int], **options
+) -> list[list[int]]:
     tokenizer = transformers.MarianTokenizer.from_pretrained(directory)
     converter = ctranslate2.converters.TransformersConverter(str(directory))
     converted = converter.convert(str(directory / "ctranslate2"))
@@ -117,7 +121,7 @@ def ctranslate2_greedy(directory: Path, texts: list[str], never: list[int]) -> l
     )
     results = translator.translate_batch(
         [tokenizer.convert_ids_to_tokens(tokenizer(text).input_ids) for text in texts],
-        beam_size=1,
+        **{"beam_size": 1, **options},
         min_decoding_length=0,
         max_decoding_length=STEPS,
         suppress_sequences=[tokenizer.convert_ids_to_tokens([i]) for i in never],
@@ -141,9 +145,9 @@ def test_greedy_ids_are_equal_in_all_three(config, tokenizer, tmp_path):
     texts = sentences(1, SENTENCES)
     ours = greedy(model, [[*tokenizer.encode_source(text), config.eos_id] for text in texts])
     assert len(set(map(tuple, ours))) > 5  # the source does matter
-    assert transformers_greedy(tmp_path, texts) == ours
+    assert transformers_ids(tmp_path, texts) == ours
     never = sorted({config.pad_id, config.start_id or 0} - {config.eos_id})
-    assert ctranslate2_greedy(tmp_path, texts, never) == ours
+    assert ctranslate2_ids(tmp_path, texts, never) == ours
 
 
 @pytest.fixture(scope="module")
@@ -175,8 +179,24 @@ def test_a_trained_model_writes_the_same_ids_everywhere(reverser, tokenizer, tmp
     ours = greedy(reverser, [[*tokenizer.encode_source(text), PAPER.eos_id] for text in texts])
     assert len(set(map(tuple, ours))) > SENTENCES * 0.9
     assert sum(len(ids) < STEPS for ids in ours) > SENTENCES // 8
-    assert transformers_greedy(tmp_path, texts) == ours
-    assert ctranslate2_greedy(tmp_path, texts, []) == ours
+    assert transformers_ids(tmp_path, texts) == ours
+    assert ctranslate2_ids(tmp_path, texts, []) == ours
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0])
+def test_beams_find_the_same_everywhere(alpha, reverser, tokenizer, tmp_path):
+    """With the plain penalty, and stopping only when no open hypothesis can win any more."""
+    export_marian(reverser, tokenizer, tmp_path)
+    texts = sentences(10, SENTENCES)
+    ids = [[*tokenizer.encode_source(text), PAPER.eos_id] for text in texts]
+    options = SearchOptions(beam=4, alpha=alpha, length_penalty="plain", max_tokens=STEPS)
+    ours = [until_eos(found[0].ids, PAPER.eos_id) for found in search(reverser, ids, options)]
+    beam = {"num_beams": 4, "length_penalty": alpha, "early_stopping": "never"}
+    assert transformers_ids(tmp_path, texts, **beam) == ours
+    # CTranslate2 stops as soon as it has `patience` times the beam of finished hypotheses.
+    beam = {"beam_size": 4, "length_penalty": alpha, "patience": 3}
+    assert ctranslate2_ids(tmp_path, texts, [], **beam) == ours
 
 
 def largest_difference(model: Transformer, directory: Path, batch: list[list[int]]) -> float:
@@ -229,8 +249,8 @@ def test_a_marian_vocabulary_stays_as_it_is(tokenizer, tmp_path):
     assert torch.equal(table.weight, table.create_weight())
     texts = sentences(5, SENTENCES)
     ours = greedy(model, [[*tokenizer.encode_source(text), PAPER.eos_id] for text in texts])
-    assert transformers_greedy(tmp_path, texts) == ours
-    assert ctranslate2_greedy(tmp_path, texts, []) == ours
+    assert transformers_ids(tmp_path, texts) == ours
+    assert ctranslate2_ids(tmp_path, texts, []) == ours
 
 
 @pytest.mark.slow
@@ -241,7 +261,7 @@ def test_two_vocabularies_of_different_sizes_load_in_transformers(tmp_path):
     export_marian(model, pair, tmp_path)
     texts = sentences(8, SENTENCES)
     ours = greedy(model, [[*pair.encode_source(text), config.eos_id] for text in texts])
-    assert transformers_greedy(tmp_path, texts) == ours
+    assert transformers_ids(tmp_path, texts) == ours
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
     for text in texts:
         ids = pair.encode_target(text)
