@@ -67,16 +67,15 @@ def translate(
     """Translations, and the seconds they took with the model loaded"""
     translator = load_translator(args.model, args.dtype)
     meter = Meter()
-    progress = Progress(meter, len(lines))
     translations = []
-    with notes():
+    with notes(), Progress(meter, len(lines)) as progress:
         for translation in translator.each(lines, options, window=None):
             translations.append(translation.text)
             meter.add(translation)
             progress.update()
-        progress.close()
-        tell(str(meter))
-    return translations, meter.seconds
+    seconds = meter.seconds
+    tell(str(meter))
+    return translations, seconds
 
 
 def metrics(hypotheses: list[str], references: list[str]) -> dict[str, Any]:

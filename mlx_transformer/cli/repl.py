@@ -82,6 +82,8 @@ class Repl:
 
     def _translate(self, text: str) -> None:
         start = time.perf_counter()
+        if self._text and self._options.sample:
+            self._options = replace(self._options, seed=self._options.seed + 1)  # draw anew
         self._text = text
         if self._options.nbest > 1:
             found = self._translator.translate(text, self._options)

@@ -85,23 +85,16 @@ def load_translator(model: Path | None, dtype: str | None = None) -> "Translator
 
 @contextmanager
 def notes(most: int = 3) -> Iterator[None]:
-    """Warnings as sentences on stderr, the first few of them and the number of the others."""
-    count = 0
-
-    def show(message: Warning | str, *_: object, **__: object) -> None:
-        nonlocal count
-        count += 1
-        if count <= most:
-            tell(str(message))
-
-    with warnings.catch_warnings():
+    """Warnings as sentences on stderr, when all is done: the first few, and how many more."""
+    with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
-        warnings.showwarning = show
         try:
             yield
         finally:
-            if count > most:
-                tell(f"and {count - most:,} more such warnings")
+            for warning in found[:most]:
+                tell(str(warning.message))
+            if len(found) > most:
+                tell(f"and {len(found) - most:,} more such warnings")
 
 
 def tell(message: str) -> None:
@@ -156,5 +149,8 @@ class Progress:
             of = f" of {self._total:,}" if self._total else ""
             tell(f"{self._meter.sentences:,}{of} lines, {self._meter.rate}")
 
-    def close(self) -> None:
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._bar.close()

@@ -63,10 +63,11 @@ def run(args: argparse.Namespace) -> None:
         source = STDIN
     check_files(source, args.output)
     translator = load_translator(args.model, args.dtype)
-    with notes(), output(args.output) as out:
+    with output(args.output) as out:
         if source is None:
             text = args.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-            translation = translator.translate(text, options, attention=args.json)
+            with notes():
+                translation = translator.translate(text, options, attention=args.json)
             write(out, 0, text, translation, args.json)
         else:
             translate_lines(translator, Lines(source), out, options, args.json)
@@ -101,14 +102,14 @@ def translate_lines(
     meter = Meter()
     progress = Progress(meter, lines.count())
     try:
-        for block in lines.blocks():
-            each = translator.each(block, options, attention=as_json)
-            for line, translation in zip(block, each, strict=True):
-                write(out, meter.sentences, line, translation, as_json)
-                meter.add(translation)
-                progress.update()
+        with notes(), progress:
+            for block in lines.blocks():
+                each = translator.each(block, options, attention=as_json)
+                for line, translation in zip(block, each, strict=True):
+                    write(out, meter.sentences, line, translation, as_json)
+                    meter.add(translation)
+                    progress.update()
     finally:
-        progress.close()
         if lines.invalid:
             tell(f"{lines.invalid:,} lines were not UTF-8; their bad bytes were replaced")
         tell(str(meter))

@@ -150,6 +150,8 @@ class Translator:
             if whole.startswith(told):
                 yield whole[len(told) :]
                 told = whole
+        if not batch.results[0][0].complete:
+            warn_of_cut(told)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """How probable each target is as the translation of its source."""
@@ -201,10 +203,7 @@ class Translator:
             for i in range(ranks)
         )
         if not best.complete:
-            warnings.warn(
-                f"a translation reached its length limit and is cut there: {best.text[:40]}...",
-                stacklevel=2,
-            )
+            warn_of_cut(best.text)
         return replace(best, alternatives=others)
 
     def _joined(self, plan: Plan, parts: Sequence[Hypothesis], attention: bool) -> Translation:
@@ -227,3 +226,9 @@ class Translator:
             attention=maps,
             alignment=links,
         )
+
+
+def warn_of_cut(text: str) -> None:
+    warnings.warn(
+        f"a translation reached its length limit and is cut there: {text[:40]}...", stacklevel=3
+    )

@@ -4,7 +4,7 @@ from typing import Any
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_map
+from mlx.utils import tree_map_with_path
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
@@ -26,11 +26,12 @@ def random_model(seed: int, eos_bias: float = 0.0, **changes: Any) -> Transforme
     model = Transformer(ModelConfig(**TINY | changes))
     generator = np.random.default_rng(seed)
 
-    def random(old: mx.array) -> mx.array:
-        spread = 1.5 / np.sqrt(old.shape[-1]) if old.ndim == 2 else 0.3
-        return mx.array(generator.normal(0, spread, old.shape).astype(np.float32))
+    def random(path: str, old: mx.array) -> mx.array:
+        spread = 2 / np.sqrt(old.shape[-1]) if old.ndim == 2 else 0.3
+        centre = 1 if path.endswith("norm.weight") else 0
+        return mx.array(generator.normal(centre, spread, old.shape).astype(np.float32))
 
-    parameters = tree_map(random, model.parameters())
+    parameters = tree_map_with_path(random, model.parameters())
     if model.config.output_bias:
         bias = np.zeros(model.config.target_size, np.float32)
         bias[model.config.eos_id] = eos_bias

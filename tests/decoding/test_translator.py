@@ -147,7 +147,7 @@ def test_scores_are_those_of_one_pass_over_the_pair(translator: Translator) -> N
     (found,) = search(model, [source], SearchOptions(beam=4, nbest=4))
     targets = [[*each.ids, 2] if each.complete else each.ids for each in found]
     scores = score_pairs(model, [source] * 4, targets)
-    np.testing.assert_allclose([s.logp for s in scores], [h.logp for h in found], rtol=1e-4)
+    np.testing.assert_allclose([s.logp for s in scores], [h.logp for h in found], rtol=2e-4)
     assert [score.tokens for score in scores] == [len(ids) for ids in targets]
 
 

@@ -1,0 +1,162 @@
+"""The prompt, typed into through a real pseudo-terminal."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mlx_transformer.cli.attention_map import attention_map
+from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.translator import Translation, load
+from tests.cli.terminal import Terminal
+from tests.tiny_directory import write_model
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.filterwarnings("ignore:a translation reached its length limit"),
+]
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two directions, and a model that never ends a sentence."""
+    folder = tmp_path_factory.mktemp("models")
+    for seed, name in ((5, "en-de"), (15, "de-en")):
+        (folder / name).mkdir()
+        write_model(folder / name, seed=seed, eos_bias=6.0, tied_output=False)
+    (folder / "endless").mkdir()
+    write_model(folder / "endless", eos_bias=-1e9, max_length=20_000)
+    return folder
+
+
+@pytest.fixture
+def prompt(models: Path, tmp_path: Path) -> Iterator[Terminal]:
+    terminal = Terminal("translate", "--model", str(models / "en-de"), state=tmp_path)
+    assert "en-de: type a text, or :help" in terminal.wait_for(Terminal.PROMPT)
+    yield terminal
+    assert terminal.close() == 0
+
+
+TEXT = "five hundred and one"
+
+
+def test_texts_are_translated_as_the_options_say(prompt: Terminal, models: Path) -> None:
+    def first_line(typed: str) -> str:
+        return prompt.answer(typed).splitlines()[0]
+
+    translator = load(models / "en-de")
+    expected = {n: translator.translate(TEXT, SearchOptions(beam=n)).text for n in (4, 8, 1)}
+    assert len(set(expected.values())) == 3
+    assert first_line(TEXT) == expected[4]
+    assert prompt.answer(":beam 8") == "beam 8"
+    assert first_line(TEXT) == expected[8]
+    assert prompt.answer(":beam 1") == "beam 1"
+    assert first_line(TEXT) == expected[1]
+    assert prompt.answer(":alpha 1.5") == "alpha 1.5"
+    assert prompt.answer(":nbest 3") == "nbest 3, beam 3"
+    best = translator.translate(TEXT, SearchOptions(beam=3, nbest=3, alpha=1.5))
+    listed = [line.strip() for line in prompt.answer(TEXT).splitlines()[:3]]
+    assert listed == [f"{e.score:.3f}  {e.text}" for e in [best, *best.alternatives]]
+    assert "(now 3)" in prompt.answer(":help")
+    assert prompt.answer(":nbest 1") == "nbest 1, beam 3"
+    assert prompt.answer(":time") == "time on"
+    assert re.search(r"^\d+ tokens, \d+ ms, \d+ tokens/s$", prompt.answer(TEXT), re.MULTILINE)
+    assert prompt.answer(":sample") == "sample on"
+    assert first_line(TEXT) != first_line(TEXT)
+
+
+def test_a_translation_is_looked_into(prompt: Terminal, models: Path, tmp_path: Path) -> None:
+    translator = load(models / "en-de")
+    found = translator.translate(TEXT, attention=True)
+    assert prompt.answer(TEXT) == found.text
+    assert prompt.answer(":attention") == attention_map(found, 100).strip()
+    picture = tmp_path / "seen.html"
+    assert prompt.answer(f":attention {picture}") == str(picture)
+    assert "</html>" in picture.read_text()
+    (score,) = translator.score([TEXT], ["drei"])
+    said = f"log-probability {score.logp:.3f}, perplexity {score.perplexity:.3f}"
+    assert prompt.answer(":score drei") == said
+
+
+def test_models_are_changed(prompt: Terminal, models: Path) -> None:
+    here, back = (load(models / name).translate(TEXT).text for name in ("en-de", "de-en"))
+    assert here != back
+    assert prompt.answer(":reverse").endswith("de-en")
+    assert prompt.answer(TEXT) == back
+    assert prompt.answer(f":model {models / 'en-de'}") == str(models / "en-de")
+    assert prompt.answer(TEXT).splitlines()[0] == here
+
+
+def test_mistakes_are_one_sentence(prompt: Terminal) -> None:
+    for typed, said in {
+        ":attention": "translate something first",
+        ":score x": "translate a text first",
+        ":beam": "give a number, as in :beam 8",
+        ":beam many": "give a number, as in :beam 8",
+        ":beam 0": "beam must be at least 1, not 0",
+        ":modle x": "there is no command :modle; did you mean ':model'?",
+        ":model": "name a model directory",
+        ":model /nowhere": "/nowhere is not a model directory",
+    }.items():
+        answer = prompt.answer(typed)
+        assert said in answer
+        assert "Traceback" not in answer
+    assert "there is no command" not in prompt.answer(" :five hundred")
+
+
+def test_ctrl_c_stops_the_translation_and_not_the_program(models: Path, tmp_path: Path) -> None:
+    arguments = ("--model", str(models / "endless"), "--sample", "--max-tokens", "20000")
+    terminal = Terminal("translate", *arguments, state=tmp_path)
+    terminal.wait_for(Terminal.PROMPT)
+    terminal.type("five hundred\r")
+    terminal.wait_for("\x1b[?2004l")
+    terminal.wait_for(" ")  # words stream long before the end
+    terminal.interrupt()
+    assert "(stopped)" in terminal.wait_for(Terminal.PROMPT)
+    assert terminal.answer(":beam 2") == "beam 2"
+    assert terminal.close() == 0
+
+
+def test_history_is_kept_and_quit_leaves(models: Path, tmp_path: Path) -> None:
+    first = Terminal("translate", "--model", str(models / "en-de"), state=tmp_path)
+    first.wait_for(Terminal.PROMPT)
+    answer = first.answer("seven hundred")
+    first.type(":quit\r")
+    assert first.process.wait(timeout=60) == 0
+    second = Terminal("translate", "--model", str(models / "en-de"), state=tmp_path)
+    second.wait_for(Terminal.PROMPT)
+    assert second.answer("\x1b[A\x1b[A") == answer
+    assert second.close() == 0
+
+
+def test_no_model_beside_is_said(tmp_path: Path) -> None:
+    (tmp_path / "en-fr").mkdir()
+    write_model(tmp_path / "en-fr")
+    terminal = Terminal("translate", "--model", str(tmp_path / "en-fr"), state=tmp_path)
+    terminal.wait_for(Terminal.PROMPT)
+    assert "there is no model fr-en beside" in terminal.answer(":reverse")
+    assert terminal.close() == 0
+
+
+def test_the_map_has_words_along_both_sides() -> None:
+    translation = Translation(
+        text="der kleine Hund",
+        score=0.0,
+        logp=0.0,
+        tokens=["▁der", "▁klei", "ne", "▁Hund"],
+        source_tokens=["▁the", "▁dog"],
+        complete=True,
+        attention=np.array([[0.9, 0.1], [0.3, 0.3], [0.5, 0.1], [0.0, 1.0]]),
+    )
+    assert attention_map(translation, 80).splitlines() == [
+        "       t d",
+        "       h o",
+        "       e g",
+        "   der ██",
+        "kleine ▒▒░░",
+        "  Hund   ██",
+    ]
+    narrow = attention_map(translation, 9).split("\n\n")
+    assert [panel.splitlines()[-1].rstrip() for panel in narrow] == ["  Hund", "  Hund ██"]
