@@ -36,7 +36,7 @@ class Progress:
     validations_since: int = 0  # without a lower loss
 
 
-class Damaged(RunError):
+class DamagedError(RunError):
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(f"checkpoint {path} is damaged: {why}")
 
@@ -79,7 +79,7 @@ class Checkpoints:
         for path in reversed(self.paths()):
             try:
                 return _load(path)
-            except Damaged as error:
+            except DamagedError as error:
                 warn(f"{error}; the one before is used")
         return None
 
@@ -98,12 +98,12 @@ def _verify(path: Path) -> Progress:
         content = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
         for name, expected in content["sha256"].items():
             if _checksum(path / name) != expected:
-                raise Damaged(path, f"{name} is not what was saved")
+                raise DamagedError(path, f"{name} is not what was saved")
         return Progress(**content["progress"])
     except OSError as error:
-        raise Damaged(path, f"{error.filename}: {error.strerror}") from error
+        raise DamagedError(path, f"{error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError) as error:
-        raise Damaged(path, f"{PROGRESS} cannot be read") from error
+        raise DamagedError(path, f"{PROGRESS} cannot be read") from error
 
 
 def average(paths: Sequence[Path]) -> dict[str, mx.array]:

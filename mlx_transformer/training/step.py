@@ -11,8 +11,8 @@ from operator import itemgetter
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import mlx.nn as nn
-from mlx.utils import tree_map, tree_reduce
+import numpy as np
+from mlx.utils import tree_flatten, tree_map, tree_reduce
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
@@ -153,11 +153,9 @@ class TrainStep:
 
     def _update(self, state: State, gradients: Tree, loss: Loss) -> tuple[State, Metrics]:
         """Adam, on the mean gradient of all tokens."""
-        size = self._group.size()
-        # An average of sums, as MLX buckets it, times the ranks is the sum over the ranks.
-        gradients = nn.utils.average_gradients(gradients, self._group)
+        gradients = _sum_over_ranks(gradients, self._group)
         total, nll, tokens = (mx.distributed.all_sum(x, group=self._group) for x in loss)
-        factor = size / (mx.maximum(tokens, 1) * state.get("loss_scale", 1.0))
+        factor = 1 / (mx.maximum(tokens, 1) * state.get("loss_scale", 1.0))
         squares = tree_reduce(lambda sum, g: sum + mx.square(g).sum(), gradients, mx.zeros(()))
         norm = factor * mx.sqrt(squares)
         if self._config.clip_norm is not None:
@@ -208,6 +206,17 @@ class TrainStep:
         kept["loss_scale"] = mx.where(finite, mx.where(double, scale * 2, scale), scale / 2)
         kept["good_steps"] = mx.where(double, 0, good)
         return kept, mx.isfinite(loss) & (kept["loss_scale"] >= 1)
+
+
+def _sum_over_ranks(tree: Tree, group: mx.distributed.Group) -> Tree:
+    """The sum of every array over the ranks, in one message."""
+    if group.size() == 1:
+        return tree
+    arrays = [array for _, array in tree_flatten(tree)]
+    message = mx.concatenate([array.reshape(-1) for array in arrays])
+    ends = np.cumsum([array.size for array in arrays])[:-1].tolist()
+    parts = iter(mx.split(mx.distributed.all_sum(message, group=group), ends))
+    return tree_map(lambda array: next(parts).reshape(array.shape), tree)
 
 
 def output_loss(config: ModelConfig) -> OutputLoss:

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.parity.torch_reference import torch_copy
 
 from mlx_transformer.config import preset
 from mlx_transformer.data.batches import Batches
@@ -17,6 +16,7 @@ from mlx_transformer.training import loss as loss_module
 from mlx_transformer.training.loss import OutputLoss
 from mlx_transformer.training.schedule import make_schedule
 from mlx_transformer.training.step import TrainStep, initial_state
+from tests.parity.torch_reference import torch_copy
 
 
 @pytest.mark.parametrize("with_bias", [False, True])

@@ -134,5 +134,5 @@ def test_average_refuses_a_damaged_checkpoint(checkpoints):
     for step in (1, 2):
         checkpoints.save(new_state(step), Progress(step=step), CONFIG)
     flip_a_bit(checkpoints.paths()[0] / "model.safetensors")
-    with pytest.raises(RunError, match="step-00000001 is damaged: model.safetensors"):
+    with pytest.raises(RunError, match=r"step-00000001 is damaged: model.safetensors"):
         average(checkpoints.paths())
