@@ -248,8 +248,8 @@ def _read(name: str) -> tuple[str, Path]:
     known = shipped_recipes()
     if name not in known:
         raise InputError(
-            f"no recipe is called {name!r}{nearest(name, known) or '.'} Shipped: {', '.join(known)}; "
-            f"a recipe of your own is a path that ends in {SUFFIX}"
+            f"no recipe is called {name!r}{nearest(name, known) or '.'} "
+            f"Shipped: {', '.join(known)}; a recipe of your own is a path that ends in {SUFFIX}"
         )
     file = resources.files("mlx_transformer") / "recipes" / (name + SUFFIX)
     return file.read_text(encoding="utf-8"), Path.cwd()

@@ -3,8 +3,9 @@
 import random
 
 LIMIT = 1_000_000
-# Everyday numbers are always trained on, so that a model can be asked for them.
-ALWAYS_TRAINED = 1_000
+# Everyday numbers are always trained on, and often, so that a model can be asked for them.
+EVERYDAY = 1_000
+REPEATED = 10
 SIZES = {"train": 100_000, "valid": 1_000, "test": 1_000}
 
 # fmt: off
@@ -60,10 +61,8 @@ def pairs(split: str, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def _numbers(split: str, seed: int) -> list[int]:
-    everyday = range(ALWAYS_TRAINED)
-    others = random.Random(seed).sample(
-        range(ALWAYS_TRAINED, LIMIT), sum(SIZES.values()) - len(everyday)
-    )
+    everyday = [*range(EVERYDAY)] * REPEATED
+    others = random.Random(seed).sample(range(EVERYDAY, LIMIT), sum(SIZES.values()) - len(everyday))
     numbers = [*everyday, *others]
     start = sum(SIZES[earlier] for earlier in list(SIZES)[: list(SIZES).index(split)])
     return numbers[start : start + SIZES[split]]

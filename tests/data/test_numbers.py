@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from mlx_transformer.data.numbers import ALWAYS_TRAINED, LIMIT, SIZES, english, german, pairs
+from mlx_transformer.data.numbers import EVERYDAY, LIMIT, SIZES, english, german, pairs
 
 TABLE = {
     0: ("zero", "null"),
@@ -101,7 +101,9 @@ def test_words_can_be_read_back():
 def test_splits_are_disjoint_fixed_and_of_their_size():
     splits = {name: pairs(name) for name in SIZES}
     assert {name: len(split) for name, split in splits.items()} == SIZES
-    assert len({source for split in splits.values() for source, _ in split}) == sum(SIZES.values())
-    assert {(english(n), german(n)) for n in range(ALWAYS_TRAINED)} < set(splits["train"])
+    train, valid, test = (set(split) for split in splits.values())
+    assert not (train & valid or train & test or valid & test)
+    assert len(valid) == len(test) == SIZES["test"]
+    assert {(english(n), german(n)) for n in range(EVERYDAY)} < train
     assert pairs("test") == splits["test"]
     assert pairs("test", seed=1) != splits["test"]
