@@ -46,6 +46,26 @@ LAYER = {
     "feed_forward.w_2": ["fc2"],
     "feed_forward_norm": ["final_layer_norm"],
 }
+CARD = """\
+# A Transformer in Marian's layout
+
+Exported by mlx-transformer, in float32. In transformers:
+
+    from transformers import MarianMTModel, MarianTokenizer
+
+    model = MarianMTModel.from_pretrained("this directory")
+    tokenizer = MarianTokenizer.from_pretrained("this directory")
+    ids = model.generate(**tokenizer(["..."], return_tensors="pt", padding=True))
+    print(tokenizer.batch_decode(ids, skip_special_tokens=True))
+
+In CTranslate2:
+
+    ct2-transformers-converter --model "this directory" --output_dir converted
+
+The position tables are part of these weights: the decoder's first row holds the vector that it
+starts from. transformers leaves such tables out when it saves a model of this kind. Before
+`save_pretrained`, tell it not to: `model._keys_to_ignore_on_save = None`.
+"""
 PAD = "<pad>"
 
 # The bias of rows that are not the model's: never the best, and still a float16.
@@ -53,7 +73,7 @@ NEVER = -10_000.0
 
 
 def export_marian(model: Transformer, tokenizer: Tokenizer | None, directory: Path) -> None:
-    """Write config.json, generation_config.json, model.safetensors and the tokenizer's files."""
+    """Write weights, configs and tokenizer, and a README.md that says how to load them."""
     config = model.config
     check_expressible(
         config,
@@ -69,6 +89,7 @@ def export_marian(model: Transformer, tokenizer: Tokenizer | None, directory: Pa
     vocabulary = _vocabulary(config, weights)
     tensors = _layers(config, weights) | _around(config, weights, vocabulary)
     mx.save_safetensors(str(directory / "model.safetensors"), tensors, metadata={"format": "pt"})
+    (directory / "README.md").write_text(CARD, encoding="utf-8")
     _save_json(directory / "config.json", _config(config, vocabulary))
     _save_json(directory / "generation_config.json", _generation_config(config, vocabulary))
     if tokenizer is not None:

@@ -2,6 +2,7 @@
 
 import io
 import random
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -223,6 +224,21 @@ def test_text_has_the_same_ids_and_ids_the_same_text(tokenizer, tmp_path):
         assert theirs(text).input_ids == [*ids, PAPER.eos_id]
         known = [i for i in ids if i != tokenizer.unk_id]  # a special token only to them
         assert theirs.decode(known, skip_special_tokens=True) == tokenizer.decode(known)
+
+
+def test_transformers_saves_it_again_whole_when_told_as_the_card_says(tokenizer, tmp_path):
+    export_marian(randomised(PAPER, 0), tokenizer, tmp_path)
+    theirs = transformers.MarianMTModel.from_pretrained(tmp_path)
+    line = re.search(
+        r"`(model\._keys_to_ignore_on_save = .*)`", (tmp_path / "README.md").read_text()
+    )
+    exec(line[1], {"model": theirs})
+    theirs.save_pretrained(tmp_path / "again")
+    again = transformers.MarianMTModel.from_pretrained(tmp_path / "again")
+    for (name, tensor), saved in zip(
+        theirs.state_dict().items(), again.state_dict().values(), strict=True
+    ):
+        assert torch.equal(tensor, saved), name
 
 
 @pytest.mark.slow
