@@ -164,7 +164,8 @@ def random_batch(config: ModelConfig, B: int, length: int) -> Arrays:
 def random_ids(config: ModelConfig, B: int, length: int) -> np.ndarray:
     """(B,length) ids of words, the last of each row the end of sentence"""
     words = np.arange(min(config.vocab_size, config.target_size))
-    words = words[~np.isin(words, [config.pad_id, config.eos_id, config.start_id or 0])]
+    special = [i for i in (config.pad_id, config.eos_id, config.start_id) if i is not None]
+    words = words[~np.isin(words, special)]
     ids = np.random.default_rng(0).choice(words, (B, length))
     ids[:, -1] = config.eos_id
     return ids

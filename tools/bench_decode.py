@@ -4,6 +4,7 @@ The weights are random, so nothing says when a translation ends. Every system is
 translation becomes as long as the references are on average, no more and no less.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -39,9 +40,10 @@ TITLES = {
     "int8": "CTranslate2 int8",
 }
 NOTE = (
-    "Multi30k test2016, vocabulary 8,000, random weights: all sentences with beam 4 in batches of "
-    "like length and 1,024 source tokens, or some one by one and greedily; all write equally many "
-    "tokens. transformers and CTranslate2 read what `mlx-transformer export` wrote."
+    "Multi30k test2016, vocabulary {0.vocabulary:,}, random weights: {0.sentences:,} sentences "
+    "with beam 4 in batches of like length and 1,024 source tokens, or {0.single} one by one, "
+    "greedily; all write equally many tokens. transformers and CTranslate2 read what "
+    "`mlx-transformer export --format marian` wrote."
 )
 COMMANDS = {
     "mlx-transformer --help": ["--help"],
@@ -63,11 +65,12 @@ def main() -> None:
         serve(SIDES, *args.worker)
         return
     if args.quick:
-        args.preset, args.sentences, args.single, args.rounds = "tiny", 8, 2, 1
+        args.preset, args.vocabulary, args.rounds = "tiny", 300, 1
+        args.sentences, args.single = 8, 2
 
     with TemporaryDirectory() as temporary:
         workspace = Path(temporary)
-        prepare_workspace(workspace, args.data, args.preset, args.sentences, args.single)
+        prepare_workspace(workspace, args)
         many, single = compare(workspace, args.rounds)
     batches = [f"{sum(map(len, ids)) / seconds:,.0f}" for seconds, ids in many]
     latency = [f"{1000 * seconds / len(ids):,.0f}" for seconds, ids in single]
@@ -78,7 +81,8 @@ def main() -> None:
     commands = [[f"`{name}`", seconds_of_command(words)] for name, words in COMMANDS.items()]
     report = "\n\n".join(
         [
-            f"{where_and_when('torch', 'transformers', 'ctranslate2')}\n{NOTE}\n{same_ids(many)}",
+            where_and_when("torch", "transformers", "ctranslate2"),
+            f"{NOTE.format(args)} {same_ids(many)}",
             table(["translate", *TITLES.values()], rows),
             table(["whole process, warm", "seconds"], commands),
         ]
@@ -136,9 +140,7 @@ def seconds_of_command(words: Sequence[str]) -> str:
     return f"{median(times[1:]):.2f}"
 
 
-def prepare_workspace(
-    workspace: Path, data: Path, preset: str, sentences: int, single: int
-) -> None:
+def prepare_workspace(workspace: Path, args: argparse.Namespace) -> None:
     """The model for every side, and what to translate."""
     import mlx.core as mx
 
@@ -149,10 +151,10 @@ def prepare_workspace(
     from mlx_transformer.storage import save_model
     from mlx_transformer.tokenizer import load_tokenizer
 
-    prepared = prepared_multi30k(data, workspace)
+    prepared = prepared_multi30k(args.data, workspace, args.vocabulary)
     corpus = ParallelCorpus.open(prepared, "test")
     mx.random.seed(0)
-    model = Transformer(config.preset(preset, vocab_size=corpus.source_vocab_size))
+    model = Transformer(config.preset(args.preset, vocab_size=corpus.source_vocab_size))
     # Without vectors pad and start are never among the best words: nobody need suppress them.
     model.source_words.weight[mx.array([model.config.pad_id, model.config.start_id])] = 0
     save_model(model, workspace)
@@ -162,11 +164,11 @@ def prepare_workspace(
     converter = Path(sys.executable).with_name("ct2-transformers-converter")
     words = ["--model", str(marian), "--output_dir", str(workspace / "ctranslate2")]
     subprocess.run([converter, *words], check=True, stdout=subprocess.DEVNULL)
-    chosen = range(min(sentences, len(corpus)))
+    chosen = range(min(args.sentences, len(corpus)))
     sources = [[*corpus.source[i].tolist(), model.config.eos_id] for i in chosen]
     work = {
         "sources": sources,
-        "single": sources[:single],
+        "single": sources[: args.single],
         "length": round(mean(len(corpus.target[i]) + 1 for i in chosen)),
     }
     (workspace / "work.json").write_text(json.dumps(work))

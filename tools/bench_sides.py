@@ -96,6 +96,7 @@ def parser(description: str) -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--data", type=Path, default=DATA, help="Multi30k (default: %(default)s)")
     made.add_argument("--rounds", type=int, default=5, help="median of how many (default: 5)")
+    made.add_argument("--vocabulary", type=int, default=8000, help="(default: 8000)")
     made.add_argument("--quick", action="store_true", help="try it out: tiny and few of all")
     made.add_argument("--write", type=Path, metavar="FILE", help="put the table into this file")
     made.add_argument("--worker", nargs=2, metavar=("SIDE", "WORKSPACE"), help=argparse.SUPPRESS)
@@ -107,8 +108,8 @@ def stop(sentence: str) -> NoReturn:
     sys.exit(1)
 
 
-def prepared_multi30k(data: Path, workspace: Path) -> Path:
-    """Multi30k as ids of a joint vocabulary of 8,000: what both tools work on."""
+def prepared_multi30k(data: Path, workspace: Path, vocabulary: int) -> Path:
+    """Multi30k as ids of a joint vocabulary: what both tools work on."""
     from mlx_transformer.data.prepare import prepare
     from mlx_transformer.recipe import DataConfig, FilePair, Recipe, TokenizerConfig
 
@@ -119,7 +120,8 @@ def prepared_multi30k(data: Path, workspace: Path) -> Path:
         for split in ("train", "val", "test_2016_flickr")
     )
     texts = DataConfig(train=train, valid=valid, test=test)
-    prepare(Recipe(data=texts, tokenizer=TokenizerConfig(vocab_size=8000)), workspace / "prepared")
+    tokenizer = TokenizerConfig(vocab_size=vocabulary)
+    prepare(Recipe(data=texts, tokenizer=tokenizer), workspace / "prepared")
     return workspace / "prepared"
 
 

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 BATCH_TOKENS = 2048
 NOTE = (
-    "Multi30k in batches of at most 2,048 tokens a side, vocabulary 8,000, Adam; target tokens a "
-    "second. PyTorch is eager `nn.Transformer` with the same weights and the same dropout. The "
+    "Multi30k in batches of at most 2,048 tokens a side, vocabulary {0.vocabulary:,}, Adam; target "
+    "tokens a second. PyTorch is eager `nn.Transformer` with the same weights and dropout. The "
     "limit is the time of the step's matrix products alone, measured in the same run."
 )
 
@@ -40,11 +40,11 @@ def main() -> None:
         serve({"mlx": load_mlx, "torch": load_torch}, *args.worker)
         return
     if args.quick:
-        args.preset, args.steps, args.rounds = ["tiny"], 2, 1
+        args.preset, args.vocabulary, args.steps, args.rounds = ["tiny"], 300, 2, 1
 
     rows, ratios = [], []
     with TemporaryDirectory() as temporary:
-        prepared = prepared_multi30k(args.data, Path(temporary))
+        prepared = prepared_multi30k(args.data, Path(temporary), args.vocabulary)
         for preset in args.preset:
             workspace = Path(temporary) / preset
             workspace.mkdir()
@@ -61,7 +61,7 @@ def main() -> None:
             )
             ratios.append(f"{preset} {theirs / ours:.2f}x PyTorch, {limit / ours:.0%} of the limit")
     head = ["train", "this project", "PyTorch", "ratio", "share of the limit"]
-    report = f"{where_and_when('torch')}\n{NOTE}\n\n{table(head, rows)}"
+    report = "\n\n".join([where_and_when("torch"), NOTE.format(args), table(head, rows)])
     print(report)
     if args.write:
         write_section(args.write, "Training", report)
