@@ -27,7 +27,11 @@ def add_model_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="DIR", type=Path, help="model directory (default: the one that ships)"
     )
-    parser.add_argument("--dtype", choices=DTYPES, help="compute in this type (default: as stored)")
+    parser.add_argument(
+        "--dtype",
+        choices=DTYPES,
+        help="compute in this type (default: as stored; on a CPU float32)",
+    )
 
 
 def add_search_flags(parser: argparse.ArgumentParser) -> None:

@@ -49,8 +49,13 @@ class Plan:
 
 
 def load(directory: str | Path, dtype: mx.Dtype | None = None) -> "Translator":
-    """A translator from a model directory; `dtype` casts its weights, None keeps them."""
+    """A translator from a model directory; `dtype` is what it computes in.
+
+    None: as stored, but on a CPU float32, since MLX's half-precision products crawl there.
+    """
     path = Path(directory)
+    if dtype is None and mx.default_device() == mx.cpu:
+        dtype = mx.float32
     return Translator(load_model(path, dtype), load_tokenizer(path))
 
 
