@@ -1,10 +1,12 @@
 """A model directory with random weights and a real tokenizer: numbers in English and German."""
 
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from mlx_transformer.data import numbers, subwords
+from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TokenizerConfig
 from mlx_transformer.storage import save_model
 from mlx_transformer.tokenizer import sentencepiece_tokenizer
@@ -17,10 +19,15 @@ def pieces() -> bytes:
     return subwords.learn(lines, TokenizerConfig(vocab_size=120))
 
 
-def write_model(folder: Path, seed: int = 0, **changes: Any) -> Path:
-    """Fill `folder`; `changes` are settings of the model."""
+def write_model(
+    folder: Path,
+    seed: int = 0,
+    make: Callable[..., Transformer] = random_model,
+    **changes: Any,
+) -> Path:
+    """Fill `folder`; `changes` are settings of the model, and what `make` takes besides."""
     tokenizer = sentencepiece_tokenizer(pieces())
     size = tokenizer.source_vocab_size
-    save_model(random_model(seed, **{"vocab_size": size, "d_model": 32, "h": 4} | changes), folder)
+    save_model(make(seed, **{"vocab_size": size, "d_model": 32, "h": 4} | changes), folder)
     tokenizer.save(folder)
     return folder

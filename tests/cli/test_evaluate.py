@@ -9,12 +9,11 @@ from sacrebleu.metrics import BLEU, CHRF, TER
 from mlx_transformer.__main__ import main
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.translator import load
+from tests.decoding.random_models import ending_model
 from tests.tiny_directory import write_model
 
 SOURCES = ["five hundred and one", "seven", "", "twelve thousand"]
 REFERENCES = ["fünfhunderteins", "sieben", "", "zwölftausend und mehr"]
-
-pytestmark = pytest.mark.filterwarnings("ignore:a translation reached its length limit")
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def expected(hypotheses: list[str]) -> dict[str, object]:
 
 def test_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "model").mkdir()
-    model = write_model(folder / "model", seed=5, eos_bias=6.0, tied_output=False)
+    model = write_model(folder / "model", make=ending_model, length=6)
     files = ["--source", str(folder / "source"), "--reference", str(folder / "reference")]
     arguments = [*files, "--model", str(model), "--beam", "2", "--json"]
     assert main(["evaluate", *arguments]) == 0

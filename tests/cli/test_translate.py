@@ -14,6 +14,7 @@ import pytest
 from mlx_transformer.__main__ import main
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.translator import Translator, load
+from tests.decoding.random_models import ending_model
 from tests.tiny_directory import write_model
 
 LINES = ["five hundred and one", "", "seven. Eight thousand!", "   ", "twelve"]
@@ -32,12 +33,10 @@ NASTY = [
     b"last line, no end",
 ]
 
-pytestmark = pytest.mark.filterwarnings("ignore:a translation reached its length limit")
-
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("model"), seed=5, eos_bias=6.0, tied_output=False)
+    return write_model(tmp_path_factory.mktemp("model"), make=ending_model, length=6)
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def differences(seed: int) -> int:
             lambda _: never(model),
         )
         same = [with_end(model, h) for h in found] == [words for words, _ in expected]
-        close = np.allclose([h.score for h in found], [s for _, s in expected], atol=5e-4)
+        close = np.allclose([h.score for h in found], [s for _, s in expected], atol=1e-3)
         wrong += not (same and close)
     return wrong
 
@@ -106,7 +106,7 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int) -> None:
     (found,) = search(model, [source], options)
     expected = exhaustive_search(Judge(model, source), penalty_of(options), 4, 2, [2, 3, 4, 5])[:20]
     assert [with_end(model, h) for h in found] == [words for words, _ in expected]
-    np.testing.assert_allclose([h.score for h in found], [s for _, s in expected], atol=5e-4)
+    np.testing.assert_allclose([h.score for h in found], [s for _, s in expected], atol=1e-3)
 
 
 @settings(max_examples=25)
@@ -119,7 +119,7 @@ def test_beam_1_is_greedy(seed: int) -> None:
             Judge(model, source), penalty_of(options), 10, 2, lambda _: never(model)
         )
         assert with_end(model, found) == words
-        assert found.score == pytest.approx(score, abs=5e-4)
+        assert found.score == pytest.approx(score, abs=1e-3)
 
 
 @settings(max_examples=25)
@@ -146,7 +146,7 @@ def test_constraints_equal_those_of_the_reference(
     expected = beam_search(Judge(model, source), 3, 3, penalty_of(options), 7, 2, forbidden)
     (found,) = search(model, [source], options, [prefix])
     assert [with_end(model, h) for h in found] == [words for words, _ in expected]
-    np.testing.assert_allclose([h.score for h in found], [s for _, s in expected], atol=5e-4)
+    np.testing.assert_allclose([h.score for h in found], [s for _, s in expected], atol=1e-3)
 
 
 @settings(max_examples=20)
@@ -164,7 +164,7 @@ def test_batch_equals_single(seed: int, how: str) -> None:
     for source, found in zip(sources, together, strict=True):
         (alone,) = search(model, [source], options)
         assert [h.ids for h in found] == [h.ids for h in alone]
-        np.testing.assert_allclose([h.score for h in found], [h.score for h in alone], atol=5e-4)
+        np.testing.assert_allclose([h.score for h in found], [h.score for h in alone], atol=1e-3)
 
 
 def test_windows_and_lanes_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import score_pairs
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import Translator
+from tests.decoding.random_models import ending_model
 from tests.tiny_directory import write_model
 
 SHORT = SearchOptions(beam=2, max_tokens=8)
@@ -61,7 +62,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:a translation reached its length
 
 @pytest.fixture(scope="module")
 def translator(tmp_path_factory: pytest.TempPathFactory) -> Translator:
-    return load(write_model(tmp_path_factory.mktemp("model"), seed=1, eos_bias=2.0))
+    return load(write_model(tmp_path_factory.mktemp("model"), make=ending_model, length=6))
 
 
 def one_line(text: str) -> str:
