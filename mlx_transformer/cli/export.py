@@ -37,6 +37,7 @@ def run(args: argparse.Namespace) -> None:
             export_torch(model, aside)
         else:
             export_marian(model, _sentencepiece_tokenizer(args.model), aside)
+    print(args.out)
 
 
 def _sentencepiece_tokenizer(directory: Path) -> Tokenizer | None:
