@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import mlx.core as mx
 import pytest
+from sentencepiece import SentencePieceProcessor
 
 from mlx_transformer.__main__ import main
 from mlx_transformer.config import ModelConfig
@@ -16,6 +17,8 @@ from mlx_transformer.convert.family import Options
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import load_model, named_parameters, quantize, save_model
+from mlx_transformer.tokenizer import load_tokenizer
+from tests import tiny_directory
 
 PAPER = ModelConfig(
     vocab_size=90, encoder_layers=2, decoder_layers=1, d_model=64, d_ff=128, h=4, max_length=32
@@ -73,6 +76,31 @@ def test_marian_and_back(tmp_path):
     back = load_model(tmp_path / "back")
     assert back.config == config
     assert_bit_equal(named_parameters(back), named_parameters(model))
+
+
+def test_marian_files_and_back(tmp_path):
+    """The tokenizer of an OPUS-MT model, language tags and all, goes out as it came in."""
+    pieces = SentencePieceProcessor(model_proto=tiny_directory.pieces())
+    words = [pieces.id_to_piece(i) for i in range(4, 90 - 5)]
+    vocab = {w: i for i, w in enumerate(["</s>", "<unk>", ">>de<<", ">>fr<<", *words, "<pad>"])}
+    last = len(vocab) - 1
+    files = {
+        "source.spm": tiny_directory.pieces(),
+        "target.spm": tiny_directory.pieces(),
+        "vocab.json": json.dumps(vocab).encode(),
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    config = replace(
+        PAPER, vocab_size=last + 1, target_vocab_size=None, pad_id=last, start_id=last, eos_id=0
+    )
+    model = make(config)
+    model.source_words.weight[last] = 0
+    (tmp_path / "marian").mkdir()
+    export_marian(model, load_tokenizer(tmp_path), tmp_path / "marian")
+    written = {name: (tmp_path / "marian" / name).read_bytes() for name in files}
+    assert json.loads(written.pop("vocab.json")) == vocab
+    assert all(content == files[name] for name, content in written.items())
 
 
 @pytest.mark.parametrize("start_id", [1, 2, None])
