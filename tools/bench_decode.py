@@ -60,6 +60,7 @@ def main() -> None:
     options.add_argument("--preset", default="base", help="(default: base)")
     options.add_argument("--sentences", type=int, default=1000, help="(default: all 1,000)")
     options.add_argument("--single", type=int, default=20, help="one by one (default: 20)")
+    options.set_defaults(rounds=3)
     args = options.parse_args()
     if args.worker:
         serve(SIDES, *args.worker)

@@ -172,7 +172,7 @@ def load_torch(workspace: Path) -> Works:
 
 
 def drop_as_in_the_paper(transformer: "nn.Transformer", rate: float) -> None:
-    """After the embeddings, but not in attention weights and within the feed-forward nets: PyTorch
+    """After the embeddings, not in attention weights or within the feed-forward nets: PyTorch
     shall do what this project does, no less and no more."""
     from torch import nn
     from torch.nn.functional import dropout
