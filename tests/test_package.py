@@ -1,4 +1,4 @@
-"""What an installed package carries. A folder missing from pyproject.toml is missing in the wheel."""
+"""What an installed package carries: a folder not in pyproject.toml is not in the wheel."""
 
 import tomllib
 from pathlib import Path

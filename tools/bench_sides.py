@@ -95,7 +95,9 @@ def parser(description: str) -> argparse.ArgumentParser:
     """What both tools can be told."""
     made = argparse.ArgumentParser(description=description)
     made.add_argument("--data", type=Path, default=DATA, help="Multi30k (default: %(default)s)")
-    made.add_argument("--rounds", type=int, default=5, help="median of how many (default: %(default)s)")
+    made.add_argument(
+        "--rounds", type=int, default=5, help="median of how many (default: %(default)s)"
+    )
     made.add_argument("--vocabulary", type=int, default=8000, help="(default: 8000)")
     made.add_argument("--quick", action="store_true", help="try it out: tiny and few of all")
     made.add_argument("--write", type=Path, metavar="FILE", help="put the table into this file")

@@ -212,7 +212,7 @@ def _sum_over_ranks(tree: Tree, group: mx.distributed.Group) -> Tree:
     """The sum of every array over the ranks, in one message."""
     if group.size() == 1:
         return tree
-    arrays = [array for _, array in tree_flatten(tree)]
+    arrays = list(dict(tree_flatten(tree)).values())
     message = mx.concatenate([array.reshape(-1) for array in arrays])
     ends = np.cumsum([array.size for array in arrays])[:-1].tolist()
     parts = iter(mx.split(mx.distributed.all_sum(message, group=group), ends))
