@@ -34,7 +34,8 @@ def plain(hidden, weight, bias, targets, smoothing):
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_equals_the_plain_loss_and_its_gradients(monkeypatch, smoothing, compiled):
-    monkeypatch.setattr(loss_module, "CHUNK_LOGITS", 1000)  # 8 rows: six chunks, one shorter
+    monkeypatch.setattr(loss_module, "CHUNK_LOGITS", 0)
+    monkeypatch.setattr(loss_module, "CHUNK_ROWS", 8)  # seven chunks, the last one shorter
     hidden, weight, bias, targets = problem()
     measure = OutputLoss(PAD, smoothing)
 
