@@ -65,7 +65,7 @@ def measure(name: str, directory: Path, progress: Progress) -> Speed:
     """All there is to know about the speed of the model in `directory`."""
     model = load_model(directory)
     config, length = model.config, min(LENGTH, model.config.max_length)
-    parameters = sum(array.size for array in named_parameters(model).values())
+    parameters = sum(array.size for array in named_parameters(Transformer(config)).values())
     share = -(-SENTENCES // most_lanes())
     sources = random_ids(config, SENTENCES, length).tolist()
     found = {}

@@ -9,6 +9,7 @@ import pytest
 from mlx_transformer import benchmark
 from mlx_transformer.__main__ import main
 from mlx_transformer.cli import bench
+from mlx_transformer.cli.info import count_parameters
 from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import quantize, save_model
@@ -54,6 +55,7 @@ def test_table_of_a_quantised_model(quick, tmp_path, capsys):
     assert rows[0].split() == ["four-bits"]
     assert {len(row) for row in rows} == {len(rows[0])}  # columns
     cells = {row[:30].strip(): row[30:].strip() for row in rows}
+    assert cells["parameters"] == f"{count_parameters(config):,}"
     assert cells["train, tokens/s"] == "-"  # which a quantised model cannot
     assert float(cells["beam 4, tokens/s"].replace(",", "")) > 0
 
