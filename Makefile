@@ -21,8 +21,8 @@ lint: .venv/installed-dev
 	$(BIN)/mypy
 
 bench: .venv/installed-dev  ## this project against PyTorch, transformers and CTranslate2
-	$(BIN)/python tools/bench_train.py
-	$(BIN)/python tools/bench_decode.py
+	$(BIN)/python tools/bench_train.py --write BENCHMARKS.md
+	$(BIN)/python tools/bench_decode.py --write BENCHMARKS.md
 
 clean:
 	rm -rf .venv build dist *.egg-info
