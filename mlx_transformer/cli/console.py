@@ -3,10 +3,13 @@
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
 
 from tqdm import tqdm
 
 from mlx_transformer.data.prepare import PreparationReport
+from mlx_transformer.errors import InputError
 from mlx_transformer.training.report import TrainingReport, ValidationReport
 
 
@@ -18,6 +21,7 @@ class Console:
         self._bar: tqdm | None = None
         self._stage = ""
         self._max_steps = 0
+        self._run: Path | None = None
 
     def message(self, text: str) -> None:
         if self._shown:
@@ -43,11 +47,13 @@ class Console:
                 self.message(f"  {line}")
 
     @contextmanager
-    def training(self, max_steps: int) -> Iterator[None]:
-        self._max_steps = max_steps
+    def training(self, run: Path, max_steps: int) -> Iterator[None]:
+        """Show the steps of this run inside, and keep its curves.png up to date."""
+        self._run, self._max_steps = run, max_steps
         self._bar = self._new_bar(max_steps, "step", "train")
         try:
             yield
+            self._draw_curves()
         finally:
             self._close()
 
@@ -61,16 +67,37 @@ class Console:
         if self._bar is None:
             self.message(report.line(self._max_steps))
         else:
-            self._bar.set_postfix_str(report.line(self._max_steps).partition("  ")[2])
+            self._bar.set_postfix_str(report.figures())
 
     def validated(self, report: ValidationReport) -> None:
         for line in report.lines():
             self.message(line)
+        self._draw_curves()
+
+    def _draw_curves(self) -> None:
+        """A picture is worth no run: where matplotlib or space is missing there is none."""
+        if self._run is None or not self._shown or find_spec("matplotlib") is None:
+            return
+        from mlx_transformer.cli.plot import metrics
+        from mlx_transformer.plots import draw_curves
+
+        try:
+            draw_curves({self._run.name: metrics(str(self._run))}, self._run / "curves.png")
+        except (OSError, InputError) as error:
+            self.message(f"curves.png was not drawn: {error}")
 
     def _new_bar(self, total: int, unit: str, title: str) -> tqdm | None:
         if not (self._shown and sys.stderr.isatty()):
             return None
-        return tqdm(total=total, unit=unit, desc=title, file=sys.stderr, dynamic_ncols=True)
+        return tqdm(
+            total=total,
+            unit=unit,
+            desc=title,
+            file=sys.stderr,
+            dynamic_ncols=True,
+            bar_format="{desc} {percentage:3.0f}% |{bar:12}| {n_fmt}/{total_fmt} "
+            "[{elapsed}<{remaining}]{postfix}",
+        )
 
     def _close(self) -> None:
         if self._bar is not None:

@@ -89,11 +89,14 @@ def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
     mx.eval(mx.distributed.all_sum(mx.zeros(1), group=group))  # the others wait for the data
     run = Run.open(path)
     signals = Signals()
-    with console.training(run.recipe.training.max_steps):
+    with console.training(path, run.recipe.training.max_steps):
         outcome = train(run, _translate(run), console, signals, group)
     if outcome == "interrupted":
         console.message(f"saved; go on with: mlx-transformer train --resume {path}")
         return 128 + signals.received
+    if outcome == "stopped early":
+        patience = run.recipe.validation.patience
+        console.message(f"stopped early: {patience} validations without a lower loss")
     if first:
         print(path / "model")
     return 0

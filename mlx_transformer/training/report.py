@@ -30,14 +30,17 @@ class TrainingReport:
     peak_memory: int  # bytes
     seconds_left: float
 
-    def line(self, max_steps: int) -> str:
+    def figures(self) -> str:
         speed = f"{self.source_tokens_per_second:,.0f}+{self.target_tokens_per_second:,.0f}"
         return (
-            f"step {self.step}/{max_steps}  loss {self.loss:.3f}  ppl {self.perplexity:.2f}  "
-            f"lr {self.learning_rate:.2e}  norm {self.gradient_norm:.2f}  {speed} tokens/s  "
-            f"padding {self.padding:.1%}  {self.peak_memory / 1e9:.2f} GB  "
-            f"{duration(self.seconds_left)} left"
+            f"loss {self.loss:.3f}  ppl {self.perplexity:.2f}  lr {self.learning_rate:.2e}  "
+            f"{speed} tokens/s  norm {self.gradient_norm:.2f}  padding {self.padding:.1%}  "
+            f"{self.peak_memory / 1e9:.2f} GB"
         )
+
+    def line(self, max_steps: int) -> str:
+        left = duration(self.seconds_left)
+        return f"step {self.step}/{max_steps}  {self.figures()}  {left} left"
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def finished(tmp_path_factory):
 def test_a_run_leaves_what_it_promises(finished):
     run = finished / "run"
     assert sorted(path.name for path in run.iterdir()) == [
-        "best", "checkpoints", "data", "metrics.jsonl", "model", "run.toml",
+        "best", "checkpoints", "curves.png", "data", "metrics.jsonl", "model", "run.toml",
     ]  # fmt: skip
     steps = [f"step-{step:08d}" for step in (10, 20, 30)]
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == steps
