@@ -95,8 +95,8 @@ class Console:
             desc=title,
             file=sys.stderr,
             dynamic_ncols=True,
-            bar_format="{desc} {percentage:3.0f}% |{bar:12}| {n_fmt}/{total_fmt} "
-            "[{elapsed}<{remaining}]{postfix}",
+            # The figures come first; the bar takes what they leave of the width.
+            bar_format="{desc} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix} {bar}",
         )
 
     def _close(self) -> None:

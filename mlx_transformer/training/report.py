@@ -34,8 +34,8 @@ class TrainingReport:
         speed = f"{self.source_tokens_per_second:,.0f}+{self.target_tokens_per_second:,.0f}"
         return (
             f"loss {self.loss:.3f}  ppl {self.perplexity:.2f}  lr {self.learning_rate:.2e}  "
-            f"{speed} tokens/s  norm {self.gradient_norm:.2f}  padding {self.padding:.1%}  "
-            f"{self.peak_memory / 1e9:.2f} GB"
+            f"{speed} tokens/s  padding {self.padding:.1%}  {self.peak_memory / 1e9:.2f} GB  "
+            f"norm {self.gradient_norm:.2f}"
         )
 
     def line(self, max_steps: int) -> str:
