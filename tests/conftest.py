@@ -1,5 +1,6 @@
 """Settings and data that all tests share."""
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,9 @@ import mlx_transformer  # noqa: F401  (loads OpenBLAS, which must come before ML
 # Tests assert results, not times: a busy machine is no failure.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("project")
+
+# A shell starts background jobs deaf to Ctrl-C, and what the tests start would inherit it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
