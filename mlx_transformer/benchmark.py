@@ -123,7 +123,7 @@ class Training:
         config = TrainingConfig()
         with side_by_side(most_lanes()) as lanes:
             self._step = TrainStep(model, config, lanes=lanes)
-        self._state = initial_state(model, config)
+        self._state = self._step.pack(initial_state(model, config))
         self._batches = batches
 
     def run(self) -> None:

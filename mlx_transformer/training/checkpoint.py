@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import mlx.core as mx
-from mlx.utils import tree_flatten, tree_unflatten
+from mlx.utils import tree_flatten
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import RunError
-from mlx_transformer.training.step import State, Tree
+from mlx_transformer.training.layout import Named
+from mlx_transformer.training.step import State
 
 WEIGHTS, REST, PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
 
@@ -57,7 +58,7 @@ class Checkpoints:
             config.save(aside / "config.json")
             rest = {name: tree for name, tree in state.items() if name != "parameters"}
             _save_arrays(aside / WEIGHTS, state["parameters"])
-            _save_arrays(aside / REST, rest)
+            _save_arrays(aside / REST, dict(tree_flatten(rest)))
             sums = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
             content = {"progress": asdict(progress), "sha256": sums}
             (aside / PROGRESS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
@@ -86,8 +87,13 @@ class Checkpoints:
 
 def _load(path: Path) -> tuple[State, Progress, ModelConfig]:
     progress = _verify(path)
-    state = tree_unflatten(list(_load_arrays(path / REST).items()))
-    state["parameters"] = tree_unflatten(list(_load_arrays(path / WEIGHTS).items()))
+    state: State = {"parameters": _load_arrays(path / WEIGHTS)}
+    for name, array in _load_arrays(path / REST).items():
+        kind, dot, weight = name.partition(".")  # `m.` or `v.` and a weight, or a scalar
+        if dot:
+            state.setdefault(kind, {})[weight] = array
+        else:
+            state[kind] = array
     mx.eval(state)  # loading is lazy, and the files may be gone by the first step
     return state, progress, ModelConfig.load(path / "config.json")
 
@@ -106,9 +112,9 @@ def _verify(path: Path) -> Progress:
         raise DamagedError(path, f"{PROGRESS} cannot be read") from error
 
 
-def average(paths: Sequence[Path]) -> dict[str, mx.array]:
+def average(paths: Sequence[Path]) -> Named:
     """The mean of the weights of a run's checkpoints, by name."""
-    total: dict[str, mx.array] = {}
+    total: Named = {}
     for path in paths:
         _verify(path)
         for name, weight in _load_arrays(path / WEIGHTS).items():
@@ -140,16 +146,16 @@ def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
         shutil.rmtree(aside, ignore_errors=True)
 
 
-def _save_arrays(path: Path, tree: Tree) -> None:
+def _save_arrays(path: Path, arrays: Named) -> None:
     # The order of the names decides that of the bytes: sorted, equal states are equal files.
-    arrays: dict[str, mx.array] = dict(sorted(dict(tree_flatten(tree)).items()))
+    arrays = dict(sorted(arrays.items()))
     try:
         mx.save_safetensors(str(path), arrays, metadata={"format": "mlx"})
     except RuntimeError as error:  # how MLX reports a full or read-only disk
         raise OSError(str(error)) from error
 
 
-def _load_arrays(path: Path) -> dict[str, mx.array]:
+def _load_arrays(path: Path) -> Named:
     arrays = mx.load(str(path))
     assert isinstance(arrays, dict)  # as every safetensors file
     return arrays

@@ -1,27 +1,30 @@
 """The compiled step: forward, loss, gradient, clipping and Adam in one graph.
 
 The state is a plain tree of arrays that goes in and comes out, so that a buffer no longer needed is
-reused and a checkpoint is the state, flattened. The dropout of an update follows from the seed, the
-step and the rank: there is no other random state to save.
+reused and a checkpoint is the state by its names. The dropout of an update follows from the seed,
+the step and the rank: there is no other random state to save.
 """
 
-from collections.abc import Sequence
-from itertools import cycle
-from operator import itemgetter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import mlx.core as mx
-import numpy as np
-from mlx.utils import tree_flatten, tree_map, tree_reduce
+from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.storage import named_parameters
+from mlx_transformer.training.layout import Layout, Vectors
 from mlx_transformer.training.loss import Loss, OutputLoss
 from mlx_transformer.training.schedule import make_schedule
 
-Tree = Any  # nested dicts and lists of arrays
-State = dict[str, Tree]
+# `parameters`, `m` and `v` by the names of the weights, and scalars: what a checkpoint holds.
+State = dict[str, Any]
+# The same with the three as vectors: what an update works on.
+Packed = dict[str, Any]
+WEIGHTS = ("parameters", "m", "v")
 # source (B,S), target input (B,T), target output (B,T)
 Arrays = tuple[mx.array, mx.array, mx.array]
 
@@ -42,8 +45,8 @@ class Metrics(NamedTuple):
 
 def initial_state(model: Transformer, config: TrainingConfig) -> State:
     """Step 0: float32 master weights and empty moments."""
-    parameters = tree_map(lambda p: p.astype(mx.float32), model.parameters())
-    state = {
+    parameters = {name: p.astype(mx.float32) for name, p in named_parameters(model).items()}
+    state: State = {
         "parameters": parameters,
         "m": tree_map(mx.zeros_like, parameters),
         "v": tree_map(mx.zeros_like, parameters),
@@ -73,6 +76,8 @@ class TrainStep:
         self._config = config
         self._group = group or mx.distributed.init()
         self._lanes = lanes or [mx.default_stream(mx.default_device())]
+        shapes = {name: p.shape for name, p in named_parameters(model).items()}
+        self._layout = Layout(shapes, len(self._lanes))
         self._dtype = getattr(mx, config.dtype)
         self._scheduled = make_schedule(config, model.config.d_model)
         self._loss = output_loss(model.config)
@@ -82,42 +87,58 @@ class TrainStep:
         self._accumulate = mx.compile(self._add_gradients)
         self._finish = mx.compile(self._update)
 
-    def __call__(self, state: State, batches: Sequence[Arrays]) -> tuple[State, Metrics]:
+    def pack(self, state: State) -> Packed:
+        """A state to update. It takes over the arrays of `state`, whose memory is then reused."""
+        packed = {name: self._layout.join(state.pop(name)) for name in WEIGHTS}
+        mx.eval(packed)
+        return packed | state
+
+    def unpack(self, packed: Packed) -> State:
+        """The state by names again, to save; views that should not outlive the next update."""
+        return packed | {name: self._layout.split(packed[name]) for name in WEIGHTS}
+
+    @contextmanager
+    def loaded(self, packed: Packed) -> Iterator[Transformer]:
+        """The model with the weights of a state, for as long as this lasts."""
+        self._model.update(self._tree(packed["parameters"]))
+        try:
+            yield self._model
+        finally:
+            # Weights of which the model kept views could not be updated in place.
+            self._model.update(tree_map(lambda p: mx.zeros(p.shape), self._model.parameters()))
+
+    def __call__(self, packed: Packed, batches: Sequence[Arrays]) -> tuple[Packed, Metrics]:
         """The next state and what to report of the update. Nothing is evaluated here."""
         if len(batches) == 1:
-            state, metrics = self._whole(state, *batches[0])
+            packed, metrics = self._whole(packed, *batches[0])
         else:
-            zeros = tree_map(mx.zeros_like, state["parameters"])
-            total = zeros, Loss(mx.zeros(()), mx.zeros(()), mx.zeros(()))
-            for i, batch in enumerate(batches):
-                total = self._accumulate(state, total, mx.array(i), *batch)
-            state, metrics = self._finish(state, *total)
-        return state, Metrics(*metrics)
+            total = self._accumulate(packed, None, mx.array(0), *batches[0])
+            for i, batch in enumerate(batches[1:], 1):
+                total = self._accumulate(packed, total, mx.array(i), *batch)
+            packed, metrics = self._finish(packed, *total)
+        return packed, Metrics(*metrics)
 
     def _one_batch(
-        self, state: State, source: mx.array, target: mx.array, expected: mx.array
-    ) -> tuple[State, Metrics]:
-        key = self._dropout_key(state["step"])
-        return self._update(state, *self._gradients(state, key, source, target, expected))
+        self, packed: Packed, source: mx.array, target: mx.array, expected: mx.array
+    ) -> tuple[Packed, Metrics]:
+        key = self._dropout_key(packed["step"])
+        return self._update(packed, *self._gradients(packed, key, source, target, expected))
 
     def _add_gradients(
-        self,
-        state: State,
-        total: tuple[Tree, Loss],
-        i: mx.array,
-        source: mx.array,
-        target: mx.array,
-        expected: mx.array,
-    ) -> tuple[Tree, Loss]:
+        self, packed: Packed, total: tuple[Vectors, Loss] | None, i: mx.array, *batch: mx.array
+    ) -> tuple[Vectors, Loss]:
         """The sums so far and those of micro-batch i."""
-        key = self._dropout_key(state["step"] * self._config.accumulate + i)
-        return tree_map(mx.add, total, self._gradients(state, key, source, target, expected))
+        key = self._dropout_key(packed["step"] * self._config.accumulate + i)
+        gradients, loss = self._gradients(packed, key, *batch)
+        if total is None:
+            return gradients, loss
+        return self._side_by_side(mx.add, total[0], gradients), Loss(*map(mx.add, total[1], loss))
 
     def _dropout_key(self, count: mx.array) -> mx.array:
         """A key of its own for every micro-batch of every rank."""
         return self._key ^ mx.stack([mx.zeros_like(count), count]).astype(mx.uint32)
 
-    def _gradients(self, state: State, key: mx.array, *batch: mx.array) -> tuple[Tree, Loss]:
+    def _gradients(self, packed: Packed, key: mx.array, *batch: mx.array) -> tuple[Vectors, Loss]:
         """Sums over the batch's tokens: the gradient of the (scaled) loss, and the loss."""
         rows = batch[0].shape[0]
         n = min(len(self._lanes), rows)
@@ -128,14 +149,14 @@ class TrainStep:
             self._lanes, mx.random.split(key, n), shares, strict=False
         ):
             with mx.stream(lane):
-                sums.append(self._share_gradients(state, share_key, *share))
-        return tree_map(lambda first, *others: sum(others, first), *sums)
+                sums.append(self._share_gradients(packed, share_key, *share))
+        gradients = self._side_by_side(_total, *(vectors for vectors, _ in sums))
+        return gradients, Loss(*map(_total, *(loss for _, loss in sums)))
 
     def _share_gradients(
-        self, state: State, key: mx.array, source: mx.array, target: mx.array, expected: mx.array
-    ) -> tuple[Tree, Loss]:
-
-        def objective(parameters: Tree) -> tuple[mx.array, Loss]:
+        self, packed: Packed, key: mx.array, source: mx.array, target: mx.array, expected: mx.array
+    ) -> tuple[Vectors, Loss]:
+        def objective(parameters: Any) -> tuple[mx.array, Loss]:
             self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
             hidden = self._model.hidden(
                 source, target, key, checkpointing=self._config.gradient_checkpointing
@@ -146,84 +167,84 @@ class TrainStep:
                 parameters.get("output_bias"),
                 expected.reshape(-1),
             )
-            return loss.smoothed * state.get("loss_scale", 1.0), loss
+            return loss.smoothed * packed.get("loss_scale", 1.0), loss
 
-        (_, loss), gradients = mx.value_and_grad(objective)(state["parameters"])
-        return gradients, loss
+        (_, loss), gradients = mx.value_and_grad(objective)(self._tree(packed["parameters"]))
+        return self._layout.join(dict(tree_flatten(gradients))), loss
 
-    def _update(self, state: State, gradients: Tree, loss: Loss) -> tuple[State, Metrics]:
+    def _tree(self, vectors: Vectors) -> Any:
+        """The weights as the model nests them."""
+        return tree_unflatten(list(self._layout.split(vectors).items()))
+
+    def _update(self, packed: Packed, gradients: Vectors, loss: Loss) -> tuple[Packed, Metrics]:
         """Adam, on the mean gradient of all tokens."""
-        gradients = _sum_over_ranks(gradients, self._group)
-        total, nll, tokens = (mx.distributed.all_sum(x, group=self._group) for x in loss)
-        factor = 1 / (mx.maximum(tokens, 1) * state.get("loss_scale", 1.0))
-        squares = tree_reduce(lambda sum, g: sum + mx.square(g).sum(), gradients, mx.zeros(()))
-        norm = factor * mx.sqrt(squares)
+        gradients = [mx.distributed.all_sum(g, group=self._group) for g in gradients]
+        total, nll, tokens = mx.distributed.all_sum(mx.stack(list(loss)), group=self._group)
+        factor = 1 / (mx.maximum(tokens, 1) * packed.get("loss_scale", 1.0))
+        squares = self._side_by_side(lambda g: mx.square(g).sum(), gradients)
+        norm = factor * mx.sqrt(_total(*squares))
         if self._config.clip_norm is not None:
             factor = factor * mx.minimum(1.0, self._config.clip_norm / (norm + 1e-6))
 
-        step = state["step"] + 1
+        step = packed["step"] + 1
         learning_rate = self._scheduled(step.astype(mx.float32))
-        after = self._adam(state, gradients, factor, step, learning_rate)
+        after = self._adam(packed, gradients, factor, step, learning_rate)
         finite = mx.isfinite(norm) & mx.isfinite(total)
-        if "loss_scale" in state:
-            after, finite = self._rescale(state, after, finite, total)
-        bad = mx.where(finite | (state["bad_step"] > 0), state["bad_step"], step)
+        if "loss_scale" in packed:
+            after, finite = self._rescale(packed, after, finite, total)
+        bad = mx.where(finite | (packed["bad_step"] > 0), packed["bad_step"], step)
         after |= {"step": step, "bad_step": bad}
         return after, Metrics(total, nll, tokens, norm, learning_rate)
 
     def _adam(
-        self, state: State, gradients: Tree, factor: mx.array, step: mx.array, rate: mx.array
-    ) -> State:
+        self, packed: Packed, gradients: Vectors, factor: mx.array, step: mx.array, rate: mx.array
+    ) -> Packed:
         beta1, beta2, eps = self._config.beta1, self._config.beta2, self._config.eps
         t = step.astype(mx.float32)
         correct1, correct2 = 1 / (1 - beta1**t), 1 / (1 - beta2**t)
-        lanes = cycle(self._lanes)
 
-        def update(p: mx.array, m: mx.array, v: mx.array, g: mx.array) -> tuple[mx.array, ...]:
-            with mx.stream(next(lanes)):
-                m = beta1 * m + (1 - beta1) * (g * factor)
-                v = beta2 * v + (1 - beta2) * mx.square(g * factor)
-                return p - rate * (m * correct1) / (mx.sqrt(v * correct2) + eps), m, v
+        def update(p: mx.array, m: mx.array, v: mx.array, g: mx.array) -> Sequence[mx.array]:
+            m = beta1 * m + (1 - beta1) * (g * factor)
+            v = beta2 * v + (1 - beta2) * mx.square(g * factor)
+            return p - rate * (m * correct1) / (mx.sqrt(v * correct2) + eps), m, v
 
-        triples = tree_map(update, state["parameters"], state["m"], state["v"], gradients)
-        return {
-            name: tree_map(itemgetter(i), triples, is_leaf=lambda x: isinstance(x, tuple))
-            for i, name in enumerate(("parameters", "m", "v"))
-        }
+        updated = self._side_by_side(update, *(packed[name] for name in WEIGHTS), gradients)
+        return {name: [vectors[i] for vectors in updated] for i, name in enumerate(WEIGHTS)}
 
     def _rescale(
-        self, state: State, after: State, finite: mx.array, loss: mx.array
-    ) -> tuple[State, mx.array]:
+        self, packed: Packed, after: Packed, finite: mx.array, loss: mx.array
+    ) -> tuple[Packed, mx.array]:
         """float16: an overflow halves the scale and leaves the weights as they were.
 
         It is an error only when the loss itself is not finite or the scale cannot go lower.
         """
-        before = {name: state[name] for name in after}
+        before = {name: packed[name] for name in after}
         kept = tree_map(lambda new, old: mx.where(finite, new, old), after, before)
-        good = mx.where(finite, state["good_steps"] + 1, 0)
+        good = mx.where(finite, packed["good_steps"] + 1, 0)
         double = good >= STEPS_TO_DOUBLE_SCALE
-        scale = state["loss_scale"]
+        scale = packed["loss_scale"]
         kept["loss_scale"] = mx.where(finite, mx.where(double, scale * 2, scale), scale / 2)
         kept["good_steps"] = mx.where(double, 0, good)
         return kept, mx.isfinite(loss) & (kept["loss_scale"] >= 1)
 
+    def _side_by_side(self, function: Callable[..., Any], *columns: Vectors) -> list[Any]:
+        """The function of the first of each column, of the second, ... each in its lane."""
+        results = []
+        for lane, *row in zip(self._lanes, *columns, strict=True):
+            with mx.stream(lane):
+                results.append(function(*row))
+        return results
 
-def _sum_over_ranks(tree: Tree, group: mx.distributed.Group) -> Tree:
-    """The sum of every array over the ranks, in one message."""
-    if group.size() == 1:
-        return tree
-    arrays = list(dict(tree_flatten(tree)).values())
-    message = mx.concatenate([array.reshape(-1) for array in arrays])
-    ends = np.cumsum([array.size for array in arrays])[:-1].tolist()
-    parts = iter(mx.split(mx.distributed.all_sum(message, group=group), ends))
-    return tree_map(lambda array: next(parts).reshape(array.shape), tree)
+
+def _total(first: mx.array, *others: mx.array) -> mx.array:
+    return sum(others, first)
 
 
 def output_loss(config: ModelConfig) -> OutputLoss:
     return OutputLoss(config.pad_id, config.label_smoothing, config.logit_scale)
 
 
-def output_weight(config: ModelConfig, parameters: Tree) -> mx.array:
+def output_weight(config: ModelConfig, parameters: Any) -> mx.array:
     """The matrix of the softmax layer, (V,d_model)."""
     if not config.tied_output:
         return parameters["output"]["weight"]

@@ -14,7 +14,7 @@ from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress
 from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window, number
-from mlx_transformer.training.step import Arrays, State, TrainStep
+from mlx_transformer.training.step import Arrays, Packed, State, TrainStep
 
 Outcome = Literal["finished", "stopped early", "interrupted"]
 
@@ -53,20 +53,18 @@ class Trainer:
         self._window = Window(training.max_steps)
 
     def train(self, state: State, progress: Progress) -> Outcome:
-        """Go on from `progress` to the last step, or until told to stop."""
+        """Go on from `progress` to the last step, or until told to stop; uses up `state`."""
         start = Position(progress.epoch, progress.batch)
         stream = prefetch(self._batches.stream(start))
         with side_by_side(most_lanes()) as lanes:
-            step = TrainStep(self._model, self._training, self._group, lanes)
-            return self._loop(step, state, progress, stream)
+            self._step = TrainStep(self._model, self._training, self._group, lanes)
+            return self._loop(self._step.pack(state), progress, stream)
 
-    def _loop(
-        self, update: TrainStep, state: State, progress: Progress, stream: Iterator[Batch]
-    ) -> Outcome:
+    def _loop(self, state: Packed, progress: Progress, stream: Iterator[Batch]) -> Outcome:
         config = self._training
         while progress.step < config.max_steps:
             batches = [next(stream) for _ in range(config.accumulate)]
-            state, metrics = update(state, [_arrays(batch) for batch in batches])
+            state, metrics = self._step(state, [_arrays(batch) for batch in batches])
             mx.async_eval(state, metrics)
             self._window.add(batches, metrics)
             where = batches[-1].position
@@ -89,7 +87,7 @@ class Trainer:
                 return "stopped early" if early else "interrupted"
         return "finished"
 
-    def _report(self, state: State, step: int) -> None:
+    def _report(self, state: Packed, step: int) -> None:
         report = self._window.report(step, self._group.size())
         self._window = Window(self._training.max_steps)
         self._check(state)
@@ -97,7 +95,7 @@ class Trainer:
             self._log.append(report)
             self._hooks.reporter.trained(report)
 
-    def _check(self, state: State) -> None:
+    def _check(self, state: Packed) -> None:
         bad = int(number(state["bad_step"]))
         if bad:
             raise RunError(
@@ -106,32 +104,28 @@ class Trainer:
                 "longer training.warmup or training.clip_norm"
             )
 
-    def _validate(self, state: State, progress: Progress) -> Progress:
+    def _validate(self, state: Packed, progress: Progress) -> Progress:
         """Look at the validation set; keep the model if it is the best so far."""
         if self._hooks.validate is None:
             return progress
         self._check(state)
         with self._window.paused():
             if self._first:
-                self._model.update(state["parameters"])
-                report = self._hooks.validate(self._model, progress.step)
+                with self._step.loaded(state) as model:
+                    report = self._hooks.validate(model, progress.step)
+                    progress = _judged(progress, report)
+                    if progress.best_step == progress.step:
+                        self._hooks.save_best(model)
                 self._log.append(report)
                 self._hooks.reporter.validated(report)
-                if progress.best_score is None or report.score > progress.best_score:
-                    self._hooks.save_best(self._model)
-                    progress = replace(progress, best_step=progress.step, best_score=report.score)
-                lower = progress.lowest_loss is None or report.loss < progress.lowest_loss
-                lowest = report.loss if lower else progress.lowest_loss
-                since = 0 if lower else progress.validations_since + 1
-                progress = replace(progress, lowest_loss=lowest, validations_since=since)
             since = self._sum(progress.validations_since if self._first else 0)
         return replace(progress, validations_since=since)
 
-    def _save(self, state: State, progress: Progress) -> None:
+    def _save(self, state: Packed, progress: Progress) -> None:
         self._check(state)
         if self._first:
             with self._window.paused():
-                self._checkpoints.save(state, progress, self._model.config)
+                self._checkpoints.save(self._step.unpack(state), progress, self._model.config)
                 self._checkpoints.prune(self._training.save_every, self._training.keep_last)
 
     def _interrupted(self) -> bool:
@@ -146,6 +140,15 @@ class Trainer:
         if self._group.size() == 1:
             return int(value)
         return int(number(mx.distributed.all_sum(mx.array(int(value)), group=self._group)))
+
+
+def _judged(progress: Progress, report: ValidationReport) -> Progress:
+    """The progress after a validation: what is the best now, and since when nothing was better."""
+    if progress.best_score is None or report.score > progress.best_score:
+        progress = replace(progress, best_step=report.step, best_score=report.score)
+    if progress.lowest_loss is None or report.loss < progress.lowest_loss:
+        return replace(progress, lowest_loss=report.loss, validations_since=0)
+    return replace(progress, validations_since=progress.validations_since + 1)
 
 
 def _arrays(batch: Batch) -> Arrays:

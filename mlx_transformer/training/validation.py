@@ -9,6 +9,7 @@ import numpy as np
 
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
+from mlx_transformer.lanes import side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.training.report import Sample, ValidationReport, number, perplexity
 from mlx_transformer.training.step import output_loss, output_weight
@@ -44,12 +45,13 @@ class Validator:
         weight = output_weight(model.config, model.parameters())
         bias = model.get("output_bias")
         sums = np.zeros(3)
-        for plan in self._batches.epoch(0):
-            batch = self._batches.read(plan)
-            hidden = model.hidden(mx.array(batch.source), mx.array(batch.target_in))
-            expected = mx.array(batch.target_out).reshape(-1)
-            loss = measure(hidden.reshape(-1, hidden.shape[-1]), weight, bias, expected)
-            sums += [number(x) for x in loss]
+        with side_by_side(1):  # training has left one lane its share of the cores
+            for plan in self._batches.epoch(0):
+                batch = self._batches.read(plan)
+                hidden = model.hidden(mx.array(batch.source), mx.array(batch.target_in))
+                expected = mx.array(batch.target_out).reshape(-1)
+                loss = measure(hidden.reshape(-1, hidden.shape[-1]), weight, bias, expected)
+                sums += [number(x) for x in loss]
         return sums[0] / sums[2], sums[1] / sums[2]
 
     def _scores(self, model: Transformer) -> dict:

@@ -70,7 +70,8 @@ def test_200_steps_on_multi30k_fall_as_in_pytorch(multi30k, tmp_path):
 
 
 def our_losses(model, batches, training):
-    step, state = TrainStep(model, training), initial_state(model, training)
+    step = TrainStep(model, training)
+    state = step.pack(initial_state(model, training))
     losses = []
     for batch in batches:
         arrays = mx.array(batch.source), mx.array(batch.target_in), mx.array(batch.target_out)

@@ -12,7 +12,7 @@ from mlx_transformer.config import preset
 from mlx_transformer.errors import RunError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
-from mlx_transformer.storage import load_model
+from mlx_transformer.storage import load_model, named_parameters
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average, build_directory
 from mlx_transformer.training.step import initial_state
 
@@ -22,7 +22,7 @@ CONFIG = preset("tiny", vocab_size=20, d_model=8, d_ff=8, h=2)
 def new_state(seed=0):
     mx.random.seed(seed)
     state = initial_state(Transformer(CONFIG), TrainingConfig())
-    state["m"]["source_words"]["weight"] += 0.5
+    state["m"]["source_words.weight"] += 0.5
     return state
 
 
@@ -45,7 +45,7 @@ def test_state_and_progress_come_back_whole(checkpoints):
     checkpoints.save(state, progress, CONFIG)
     found, where, config = checkpoints.newest(no_warning)
     assert equal(found, state) and where == progress and config == CONFIG
-    assert equal(load_model(checkpoints.paths()[0]).parameters(), state["parameters"])
+    assert equal(named_parameters(load_model(checkpoints.paths()[0])), state["parameters"])
 
 
 def test_equal_states_are_equal_files(checkpoints):
@@ -123,7 +123,7 @@ def test_average_is_the_mean_of_each_weight(checkpoints):
     states = [new_state(step) for step in (1, 2, 3)]
     for step, state in enumerate(states):
         checkpoints.save(state, Progress(step=step), CONFIG)
-    weights = [dict(tree_flatten(state["parameters"])) for state in states]
+    weights = [state["parameters"] for state in states]
     found = average(checkpoints.paths())
     assert found.keys() == weights[0].keys()
     for name, weight in found.items():

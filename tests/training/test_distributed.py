@@ -15,7 +15,6 @@ SCRIPT = """
 import sys
 import mlx_transformer
 import mlx.core as mx
-from mlx.utils import tree_flatten
 from mlx_transformer.config import preset
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus, Sentences
@@ -35,7 +34,8 @@ batches = Batches(corpus, config, 300, rank=group.rank(), size=group.size()).str
 training = TrainingConfig(warmup=100)
 mx.random.seed(0)
 model = Transformer(config)
-step, state = TrainStep(model, training, group), initial_state(model, training)
+step = TrainStep(model, training, group)
+state = step.pack(initial_state(model, training))
 losses = []
 for _ in range(20):
     batch = next(batches)
@@ -44,7 +44,7 @@ for _ in range(20):
     mx.eval(state, metrics)
     losses.append(metrics.loss / metrics.tokens)
 if group.rank() == 0:
-    arrays = dict(tree_flatten(state["parameters"])) | {"losses": mx.stack(losses)}
+    arrays = step.unpack(state)["parameters"] | {"losses": mx.stack(losses)}
     mx.savez(sys.argv[1], **arrays)
 """
 

@@ -1,0 +1,40 @@
+"""All weights in a few long vectors.
+
+An optimiser does the same to every number, whichever matrix it is in. On vectors it is a handful of
+operations instead of some for each of a hundred arrays.
+"""
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import mlx.core as mx
+import numpy as np
+
+Named = dict[str, mx.array]  # such as `encoder.layers.0.self_attention.qkv.weight`
+Vectors = list[mx.array]
+
+
+class Layout:
+    """Which weight is where in `count` vectors of nearly equal length."""
+
+    def __init__(self, shapes: Mapping[str, Sequence[int]], count: int) -> None:
+        self._shapes = shapes
+        self._names: list[list[str]] = [[] for _ in range(count)]
+        lengths = [0] * count
+        for name in sorted(shapes, key=lambda name: (-prod(shapes[name]), name)):
+            shortest = lengths.index(min(lengths))
+            self._names[shortest].append(name)
+            lengths[shortest] += prod(shapes[name])
+
+    def join(self, named: Named) -> Vectors:
+        return [mx.concatenate([named[n].reshape(-1) for n in names]) for names in self._names]
+
+    def split(self, vectors: Vectors) -> Named:
+        """Each weight in its shape: views, nothing is copied."""
+        named = {}
+        for names, vector in zip(self._names, vectors, strict=True):
+            ends = np.cumsum([prod(self._shapes[name]) for name in names])
+            parts = mx.split(vector, ends[:-1].tolist())
+            for name, part in zip(names, parts, strict=True):
+                named[name] = part.reshape(self._shapes[name])
+        return named
