@@ -2,7 +2,6 @@
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
 
 from mlx_transformer.config import preset
 from mlx_transformer.lanes import side_by_side
@@ -33,7 +32,6 @@ def test_an_update_spread_over_lanes_is_the_update_of_one():
             actual, also_reported = train(lanes, rows)
         for one, other in zip(reported, also_reported, strict=True):
             assert np.allclose(one.item(), other.item(), rtol=1e-4)
-        for (name, one), (_, other) in zip(
-            tree_flatten(expected["v"]), tree_flatten(actual["v"]), strict=True
-        ):
-            assert np.allclose(np.array(one), np.array(other), rtol=1e-2, atol=1e-9), name
+        assert expected["v"].keys() == actual["v"].keys()
+        for name, moment in expected["v"].items():
+            assert np.allclose(moment, actual["v"][name], rtol=1e-2, atol=1e-9), name
