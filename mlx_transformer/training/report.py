@@ -65,8 +65,8 @@ class ValidationReport:
 
     @property
     def score(self) -> float:
-        """Higher is better: BLEU, or without translations the loss."""
-        return -self.loss if self.bleu is None else self.bleu
+        """Higher is better: BLEU, or the loss where nothing of four words is ever translated."""
+        return self.bleu or -self.loss
 
     def lines(self) -> list[str]:
         scores = "" if self.bleu is None else f"  BLEU {self.bleu:.2f}  chrF {self.chrf:.2f}"
