@@ -8,6 +8,7 @@ checkpoints/    step-NNNNNNNN/
 best/, model/   model directories: the best validation so far, and the average at the end
 """
 
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
@@ -46,13 +47,18 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, recipe: Recipe, start: Path | None = None) -> "Run":
-        """A new run; with `start`, of that model with its own tokenizer."""
-        if (path / "run.toml").exists():
+        """A new run; with `start`, of that model with its own tokenizer.
+
+        It may take the place of one that has saved nothing yet.
+        """
+        run = cls(path, recipe)
+        if run.checkpoints.paths():
             raise InputError(
                 f"{path} already holds a run: continue it with --resume {path}, or choose another"
             )
-        run = cls(path, recipe)
         path.mkdir(parents=True, exist_ok=True)
+        if (path / "start").exists():
+            shutil.rmtree(path / "start")
         if start is not None:
             run._copy_start(start)
         run._write_recipe()

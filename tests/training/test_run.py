@@ -88,6 +88,7 @@ def _weight(path):
     return load_model(path).parameters()["source_words"]["weight"]
 
 
+@pytest.mark.filterwarnings("ignore:a translation reached its length limit")
 def test_average_makes_a_model_that_translates(finished, tmp_path, capsys):
     out = tmp_path / "average"
     assert main(["average", str(finished / "run"), "--last", "3", "--out", str(out)]) == 0
@@ -267,6 +268,17 @@ def test_a_wrong_call_is_one_sentence(finished, tmp_path, capsys, args, sentence
     assert main(["train", *(arg.format(**places) for arg in args)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert sentence in line
+
+
+def test_a_recipe_with_a_mistake_can_be_started_again_in_the_same_place(tmp_path, capsys):
+    recipe = tiny_task(tmp_path)
+    call = ["train", str(recipe), "--out", str(tmp_path / "run"), "--set", "training.max_steps=1"]
+    text = (tmp_path / "train.in").read_text()
+    (tmp_path / "train.in").unlink()
+    assert main(call) == 2
+    assert "no file" in capsys.readouterr().err
+    (tmp_path / "train.in").write_text(text)
+    assert main([*call, "--set", "validation.sentences=0"]) == 0
 
 
 def test_output_that_cannot_be_written_is_one_sentence(capsys, tmp_path):

@@ -126,6 +126,22 @@ def test_the_first_step_that_is_not_finite_is_remembered():
     assert state["step"].item() == 4 and state["bad_step"].item() == 2
 
 
+def test_no_second_copy_of_the_weights_is_kept():
+    config = replace(CONFIG, vocab_size=20_000, target_vocab_size=None)  # large beside a batch
+    before = mx.get_active_memory()
+    model = new_model(config)
+    step = TrainStep(model, TRAINING)
+    state = step.pack(initial_state(model, TRAINING))
+    for _ in range(2):
+        state, metrics = step(state, [batch()])
+        mx.eval(state, metrics)
+        with step.loaded(state) as loaded:  # as a validation does
+            mx.eval(loaded.hidden(*batch()[:2]))
+        del loaded
+    weights = sum(vector.nbytes for vector in state["parameters"])
+    assert mx.get_active_memory() - before < 3.2 * weights  # they, m and v
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_learns_like_float32_with_float32_masters(dtype):
