@@ -1,5 +1,7 @@
 """The encoder-decoder Transformer of "Attention Is All You Need" on MLX."""
 
+import os
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -15,6 +17,10 @@ __all__ = ["ModelConfig", "Transformer", "Translator", "__version__", "load"]
 
 # Must come before anything imports mlx.core: a later load has no effect.
 blas.load()
+# MLX launches the operations of a graph breadth first only up to this width, 20 unless told, and
+# depth first beyond: then the lanes of a CPU (lanes.py) would work one after the other.
+if sys.platform == "linux":
+    os.environ.setdefault("MLX_BFS_MAX_WIDTH", "4096")
 
 _HOMES = {
     "ModelConfig": "mlx_transformer.config",

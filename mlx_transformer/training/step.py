@@ -1,4 +1,4 @@
-"""The compiled step: forward, loss, gradient, clipping and Adam in one graph.
+"""The compiled step: forward, loss and gradient in each lane, then clipping and Adam.
 
 The state is a plain tree of arrays that goes in and comes out, so that a buffer no longer needed is
 reused and a checkpoint is the state by its names. The dropout of an update follows from the seed,
@@ -25,6 +25,8 @@ State = dict[str, Any]
 # The same with the three as vectors: what an update works on.
 Packed = dict[str, Any]
 WEIGHTS = ("parameters", "m", "v")
+# Sums over some of the tokens: the gradient of the (scaled) loss, and the loss.
+Part = tuple[Vectors, Loss]
 # source (B,S), target input (B,T), target output (B,T)
 Arrays = tuple[mx.array, mx.array, mx.array]
 
@@ -83,8 +85,8 @@ class TrainStep:
         self._loss = output_loss(model.config)
         ranks = mx.random.split(mx.random.key(config.seed), self._group.size())
         self._key = ranks[self._group.rank()]
-        self._whole = mx.compile(self._one_batch)
-        self._accumulate = mx.compile(self._add_gradients)
+        # Compiled apart: within one graph lanes would share constants, which then do not fuse.
+        self._share = mx.compile(self._share_gradients)
         self._finish = mx.compile(self._update)
 
     def pack(self, state: State) -> Packed:
@@ -108,54 +110,47 @@ class TrainStep:
             self._model.update(tree_map(lambda p: mx.zeros(p.shape), self._model.parameters()))
 
     def __call__(self, packed: Packed, batches: Sequence[Arrays]) -> tuple[Packed, Metrics]:
-        """The next state and what to report of the update. Nothing is evaluated here."""
-        if len(batches) == 1:
-            packed, metrics = self._whole(packed, *batches[0])
-        else:
-            total = self._accumulate(packed, None, mx.array(0), *batches[0])
-            for i, batch in enumerate(batches[1:], 1):
-                total = self._accumulate(packed, total, mx.array(i), *batch)
-            packed, metrics = self._finish(packed, *total)
+        """The next state and what to report of the update. Nothing is waited for here."""
+        parts: list[Part] = []
+        for i, batch in enumerate(batches):
+            if parts:
+                # Launched now, or the activations of all micro-batches might be alive at once.
+                parts = [self._sum(parts)]
+                mx.async_eval(parts)
+            parts += self._gradients(packed, packed["step"] * self._config.accumulate + i, *batch)
+        packed, metrics = self._finish(packed, parts)
         return packed, Metrics(*metrics)
 
-    def _one_batch(
-        self, packed: Packed, source: mx.array, target: mx.array, expected: mx.array
-    ) -> tuple[Packed, Metrics]:
-        key = self._dropout_key(packed["step"])
-        return self._update(packed, *self._gradients(packed, key, source, target, expected))
-
-    def _add_gradients(
-        self, packed: Packed, total: tuple[Vectors, Loss] | None, i: mx.array, *batch: mx.array
-    ) -> tuple[Vectors, Loss]:
-        """The sums so far and those of micro-batch i."""
-        key = self._dropout_key(packed["step"] * self._config.accumulate + i)
-        gradients, loss = self._gradients(packed, key, *batch)
-        if total is None:
-            return gradients, loss
-        return self._side_by_side(mx.add, total[0], gradients), Loss(*map(mx.add, total[1], loss))
-
-    def _dropout_key(self, count: mx.array) -> mx.array:
-        """A key of its own for every micro-batch of every rank."""
-        return self._key ^ mx.stack([mx.zeros_like(count), count]).astype(mx.uint32)
-
-    def _gradients(self, packed: Packed, key: mx.array, *batch: mx.array) -> tuple[Vectors, Loss]:
-        """Sums over the batch's tokens: the gradient of the (scaled) loss, and the loss."""
+    def _gradients(self, packed: Packed, count: mx.array, *batch: mx.array) -> list[Part]:
+        """Of micro-batch number `count`, each lane's share."""
         rows = batch[0].shape[0]
         n = min(len(self._lanes), rows)
         bounds = [rows * i // n for i in range(1, n)]
         shares = zip(*(mx.split(array, bounds) for array in batch), strict=True)
-        sums = []
-        for lane, share_key, share in zip(
-            self._lanes, mx.random.split(key, n), shares, strict=False
-        ):
+        # A key of its own for every micro-batch of every rank.
+        key = self._key ^ mx.stack([mx.zeros_like(count), count]).astype(mx.uint32)
+        keys = mx.random.split(key, n)
+        parts = []
+        for lane, share_key, share in zip(self._lanes, keys, shares, strict=False):
             with mx.stream(lane):
-                sums.append(self._share_gradients(packed, share_key, *share))
-        gradients = self._side_by_side(_total, *(vectors for vectors, _ in sums))
-        return gradients, Loss(*map(_total, *(loss for _, loss in sums)))
+                parts.append(
+                    self._share(packed["parameters"], packed.get("loss_scale"), share_key, *share)
+                )
+        return parts
+
+    def _sum(self, parts: Sequence[Part]) -> Part:
+        gradients = self._side_by_side(_total, *(vectors for vectors, _ in parts))
+        return gradients, Loss(*map(_total, *(loss for _, loss in parts)))
 
     def _share_gradients(
-        self, packed: Packed, key: mx.array, source: mx.array, target: mx.array, expected: mx.array
-    ) -> tuple[Vectors, Loss]:
+        self,
+        weights: Vectors,
+        loss_scale: mx.array | None,
+        key: mx.array,
+        source: mx.array,
+        target: mx.array,
+        expected: mx.array,
+    ) -> Part:
         def objective(parameters: Any) -> tuple[mx.array, Loss]:
             self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
             hidden = self._model.hidden(
@@ -167,17 +162,18 @@ class TrainStep:
                 parameters.get("output_bias"),
                 expected.reshape(-1),
             )
-            return loss.smoothed * packed.get("loss_scale", 1.0), loss
+            return loss.smoothed * (1.0 if loss_scale is None else loss_scale), loss
 
-        (_, loss), gradients = mx.value_and_grad(objective)(self._tree(packed["parameters"]))
+        (_, loss), gradients = mx.value_and_grad(objective)(self._tree(weights))
         return self._layout.join(dict(tree_flatten(gradients))), loss
 
     def _tree(self, vectors: Vectors) -> Any:
         """The weights as the model nests them."""
         return tree_unflatten(list(self._layout.split(vectors).items()))
 
-    def _update(self, packed: Packed, gradients: Vectors, loss: Loss) -> tuple[Packed, Metrics]:
+    def _update(self, packed: Packed, parts: Sequence[Part]) -> tuple[Packed, Metrics]:
         """Adam, on the mean gradient of all tokens."""
+        gradients, loss = self._sum(parts)
         gradients = [mx.distributed.all_sum(g, group=self._group) for g in gradients]
         total, nll, tokens = mx.distributed.all_sum(mx.stack(list(loss)), group=self._group)
         factor = 1 / (mx.maximum(tokens, 1) * packed.get("loss_scale", 1.0))
