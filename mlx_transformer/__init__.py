@@ -1,11 +1,9 @@
 """The encoder-decoder Transformer of "Attention Is All You Need" on MLX."""
 
-import os
-import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mlx_transformer import blas
+from mlx_transformer import linux
 
 if TYPE_CHECKING:
     from mlx_transformer.config import ModelConfig
@@ -15,12 +13,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = ["ModelConfig", "Transformer", "Translator", "__version__", "load"]
 
-# Must come before anything imports mlx.core: a later load has no effect.
-blas.load()
-# MLX launches the operations of a graph breadth first only up to this width, 20 unless told, and
-# depth first beyond: then the lanes of a CPU (lanes.py) would work one after the other.
-if sys.platform == "linux":
-    os.environ.setdefault("MLX_BFS_MAX_WIDTH", "4096")
+# Must come before anything imports mlx.core: later it would have no effect.
+linux.prepare()
 
 _HOMES = {
     "ModelConfig": "mlx_transformer.config",

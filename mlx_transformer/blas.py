@@ -1,7 +1,6 @@
-"""Linux only: put the system OpenBLAS in front of the reference BLAS inside MLX's wheel.
+"""Put the system OpenBLAS in front of the reference BLAS inside MLX's wheel for Linux.
 
-Matrix products become about twenty times faster. It works only before `mlx.core` is imported,
-which is why the package does it first of all. On a Mac there is nothing to do.
+Matrix products become about twenty times faster. It works only before `mlx.core` is imported.
 """
 
 import ctypes
@@ -17,7 +16,7 @@ _DEFAULT = "libopenblas.so.0"
 def load() -> bool:
     """Load the BLAS library; the environment variable names another one, or `off` for none."""
     name = os.environ.get(VARIABLE) or _DEFAULT
-    if sys.platform != "linux" or name == "off":
+    if name == "off":
         return False
     try:
         ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)

@@ -37,8 +37,8 @@ class AttentionMaps:
 class Cache(Protocol):
     """The decoder's memory of one layer's earlier positions."""
 
-    def append(self, keys: mx.array, values: mx.array) -> KeysValues:
-        """Take this call's keys and values (B,h,T,d); return those of all positions so far."""
+    def attend(self, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        """Add this call's keys and values, attend to all so far: (B,h,T,d) -> (B,T,h*d_v)"""
 
 
 # 3.1 Encoder and decoder stacks
@@ -61,7 +61,19 @@ def split(key: Key, n: int) -> Sequence[Key]:
     return [None] * n if key is None else list(mx.random.split(key, n))
 
 
-class Residual(nn.LayerNorm):
+class LayerNorm(nn.LayerNorm):
+    """Compiled: on a CPU, where MLX has no kernel for it, it is four operations then, not ten."""
+
+    def __call__(self, x: mx.array) -> mx.array:
+        return normalised(x, self.weight, self.bias, self.eps)
+
+
+@partial(mx.compile, shapeless=True)
+def normalised(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
+    return mx.fast.layer_norm(x, weight, bias, eps)
+
+
+class Residual(LayerNorm):
     """What surrounds every sublayer: LayerNorm(x + Dropout(Sublayer(x))), or pre-norm."""
 
     def __init__(self, config: ModelConfig):
@@ -126,9 +138,7 @@ class DecoderLayer(nn.Module):
 class Stack(nn.Module):
     """N layers and, in most pre-norm models, a last norm."""
 
-    def __init__(
-        self, layers: Sequence[EncoderLayer | DecoderLayer], final_norm: nn.LayerNorm | None
-    ):
+    def __init__(self, layers: Sequence[EncoderLayer | DecoderLayer], final_norm: LayerNorm | None):
         super().__init__()
         self.layers = list(layers)
         if final_norm is not None:
@@ -177,7 +187,7 @@ class SelfAttention(nn.Module):
         """x (B,T,d_model) -> (B,T,d_model)"""
         q, k, v = (heads(part, self._h) for part in mx.split(self.qkv(x), self._bounds, axis=-1))
         if cache is not None:
-            k, v = cache.append(k, v)
+            return self.out(cache.attend(q, k, v))
         return self.out(attend(q, k, v, mask, maps))
 
 
@@ -215,7 +225,10 @@ class CrossAttention(nn.Module):
 
 def heads(x: mx.array, h: int) -> mx.array:
     """(B,T,h*d) -> (B,h,T,d)"""
-    return mx.unflatten(x, -1, (h, -1)).swapaxes(1, 2)
+    B, T, _ = x.shape
+    if T == 1:  # nothing to move, and MLX sees that there is not
+        return x.reshape(B, h, 1, -1)
+    return x.reshape(B, T, h, -1).swapaxes(1, 2)
 
 
 # 3.3 Position-wise feed-forward networks
@@ -253,8 +266,8 @@ def linear(d_in: int, d_outs: Sequence[int], bias: bool) -> nn.Linear:
     return layer
 
 
-def layer_norm(config: ModelConfig) -> nn.LayerNorm:
-    return nn.LayerNorm(config.d_model, eps=config.norm_eps)
+def layer_norm(config: ModelConfig) -> LayerNorm:
+    return LayerNorm(config.d_model, eps=config.norm_eps)
 
 
 # 3.4 Embeddings and softmax, 3.5 positional encoding
@@ -381,7 +394,10 @@ class Transformer(nn.Module):
         maps: AttentionMaps | None = None,
         checkpointing: bool = False,
     ) -> mx.array:
-        """(B,T) ids from `position` on, `memory` by layer -> hidden (B,T,d_model)"""
+        """(B,T) ids from `position` on, `memory` by layer -> hidden (B,T,d_model)
+
+        With caches it is they that know what each position may see, and the mask is not read.
+        """
         keys = split(key, len(self.decoder.layers) + 1)
         y = self.target_embedding(self.target_vectors(target, position), position, keys[-1])
         layer_maps = (maps.decoder, maps.cross) if maps else (None, None)

@@ -11,17 +11,20 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer.decoding import choose
-from mlx_transformer.decoding.cache import CHUNK, empty_slots, grow
+from mlx_transformer.decoding.cache import empty_slots, grow
 from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.step import Memory, Step
+from mlx_transformer.decoding.step import Caches, Memory, Step
 from mlx_transformer.errors import InputError
 
 Ids = Sequence[int]
+State = tuple[Hypotheses, Caches]
 
-# A batch shrinks to these sizes only, and for a compiled step sources are padded: few shapes.
+# A batch shrinks to these sizes only. Lengths are rounded up, coarsely for a compiled step, so
+# that it meets few shapes; finely where nothing is compiled and rounding is work for nothing.
 ROWS = sorted({2**i for i in range(11)} | {3 * 2**i for i in range(9)})
-SOURCE_MULTIPLE = 16
+COARSE, FINE = 16, 4
+SPARE = 8  # positions of room beyond the length of the source, to begin with
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,8 @@ class Batch:
     def __init__(self, step: Step, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None):
         model, options = step.model, step.options
         config, B, K = model.config, len(sources), options.width
-        multiple = SOURCE_MULTIPLE if step.compiled else 1
-        source = mx.array(padded(sources, config.pad_id, multiple, config.max_length))
+        self._multiple = COARSE if step.compiled else FINE
+        source = mx.array(padded(sources, config.pad_id, self._multiple, config.max_length))
         self.results: list[list[Hypothesis]] = [[] for _ in sources]
         self._step = step
         self._t = 0
@@ -52,26 +55,33 @@ class Batch:
         self._draws = draws(sources, options, limits)
         self._forced = padded(prefixes or [()] * B, NONE)
         memory = model.encode(source)
-        self._memory = Memory(model.memory_keys_values(memory), model.source_mask(source))
-        self._caches = empty_slots(config, B, K, memory.dtype)
+        # Read in every step, so it is worth laying them out head by head.
+        layers = [(mx.contiguous(k), mx.contiguous(v)) for k, v in model.memory_keys_values(memory)]
+        self._memory = Memory(layers, model.source_mask(source))
+        room = round_up(min(source.shape[1] + SPARE, max(limits)), COARSE)
+        self._caches = empty_slots(config, B, K, room, memory.dtype)
         start_id = config.pad_id if config.start_id is None else config.start_id
-        self.hyps = choose.start(start_id, B, K, options.nbest, CHUNK, apart=options.sample)
+        self.hyps = choose.start(start_id, B, K, options.nbest, room, apart=options.sample)
         self._flags: mx.array | None = None
 
     @property
     def open(self) -> bool:
         return len(self._sentences) > 0
 
-    def step(self) -> None:
-        """Launch the next token of every sentence; let go of what the step before finished."""
+    def step(self) -> State:
+        """The next token of every sentence: what to launch, before `settle`."""
         if self._t == self.hyps.words.shape[-1]:
             self._make_room()
         forced = mx.array(self._forced[:, self._t]) if self._t < self._forced.shape[1] else None
+        reach = round_up(self._t + 1, self._multiple)
         self.hyps, self._caches = self._step(
-            self.hyps, self._caches, self._memory, self._moment(), forced
+            self.hyps, self._caches, self._memory, self._moment(), forced, reach, self._t == 0
         )
-        mx.async_eval(self.hyps, self._caches)
         self._t += 1
+        return self.hyps, self._caches
+
+    def settle(self) -> None:
+        """Let go of what the step before finished."""
         flags, self._flags = self._flags, self.hyps.done
         if self._t == self._limits.max():
             self._let_go(np.ones(len(self._sentences), np.bool_))
@@ -90,11 +100,12 @@ class Batch:
         )
 
     def _make_room(self) -> None:
-        """CHUNK more positions, in the caches and in the words written."""
-        slots = CHUNK * self._step.options.width
+        """Half as many positions more, in the caches and in the words written"""
+        more = round_up(self._t // 2, COARSE)
+        slots = more * self._step.options.width
         self._caches = [(grow(k, 2, slots), grow(v, 2, slots)) for k, v in self._caches]
         longer = {
-            name: grow(getattr(self.hyps, name), 2, CHUNK, NONE)
+            name: grow(getattr(self.hyps, name), 2, more, NONE)
             for name in ("words", "slots", "final_words")
         }
         self.hyps = self.hyps._replace(**longer)
@@ -162,11 +173,15 @@ def padded(
     longest = max(len(ids) for ids in sequences)
     if most is not None and longest > most:
         raise InputError(f"{longest} tokens are more than the model's {most}: split the text")
-    width = -(-longest // multiple) * multiple
+    width = round_up(longest, multiple)
     table = np.full((len(sequences), min(width, most or width)), fill, np.int32)
     for row, ids in zip(table, sequences, strict=True):
         row[: len(ids)] = ids
     return table
+
+
+def round_up(n: int, multiple: int) -> int:
+    return -(-n // multiple) * multiple
 
 
 def draws(sources: Sequence[Ids], options: SearchOptions, limits: Sequence[int]) -> np.ndarray:

@@ -6,37 +6,62 @@ of hypothesis j in slot t*K + j. Each hypothesis knows the slots of its own past
 the others. K hypotheses then read one block of keys as K queries, as in cross-attention.
 """
 
+import math
+
 import mlx.core as mx
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.model import KeysValues
-
-# Positions a cache grows by: room ahead of need, and few shapes to compile for.
-CHUNK = 16
+from mlx_transformer.exponential import exp_below
+from mlx_transformer.model import KeysValues, attend
 
 
 class SlotCache:
     """One layer's cache during one step: a `Cache` of the model."""
 
-    def __init__(self, slots: KeysValues, first: mx.array):
-        """slots (B,h,T*K,d); this step's K hypotheses go to slots `first` (1,) and after."""
+    def __init__(self, slots: KeysValues, first: mx.array, visible: mx.array):
+        """slots (B,h,T*K,d), of which Q from `first` (1,) on are this step's.
+
+        visible (B,1,Q,R*K): which of the first R positions' slots each hypothesis may read.
+        """
         self.slots = slots
         self._first = first
+        self._visible = visible
 
-    def append(self, keys: mx.array, values: mx.array) -> KeysValues:
-        """keys (B,h,K,d_k), values (B,h,K,d_v) -> those of all slots"""
-        old_keys, old_values = self.slots
-        self.slots = (
-            mx.slice_update(old_keys, keys, self._first, axes=(2,)),
-            mx.slice_update(old_values, values, self._first, axes=(2,)),
+    def attend(self, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        """q, k (B,h,Q,d_k), v (B,h,Q,d_v) -> (B,Q,h*d_v)"""
+        keys, values = (
+            mx.slice_update(old, new, self._first, axes=(2,))
+            for old, new in zip(self.slots, (k, v), strict=True)
         )
-        return self.slots
+        self.slots = keys, values
+        reach = self._visible.shape[-1]
+        past = keys[:, :, :reach], values[:, :, :reach]
+        if self._visible.dtype == mx.bool_:
+            return attend(q, *past, self._visible, None)
+        return attend_on_cpu(q, *past, self._visible)
 
 
-def empty_slots(config: ModelConfig, B: int, K: int, dtype: mx.Dtype) -> list[KeysValues]:
-    """By layer, room for the first CHUNK positions."""
+def visible_slots(slots: mx.array, K: int, reach: int) -> mx.array:
+    """Which of K slots each of Q hypotheses owns at a position (B,Q,T), of the first `reach`
+    positions -> (B,1,Q,reach*K): a boolean mask, or on CPU what is to be added."""
+    B, Q, _ = slots.shape
+    visible = (slots[:, :, :reach, None] == mx.arange(K)).reshape(B, 1, Q, reach * K)
+    return visible if mx.default_device() == mx.gpu else mx.where(visible, 0.0, -mx.inf)
+
+
+def attend_on_cpu(q: mx.array, k: mx.array, v: mx.array, bias: mx.array) -> mx.array:
+    """As the model's `attend`, with a quicker exponential than that of MLX."""
+    B, _, Q, d_k = q.shape
+    scores = (q * (1 / math.sqrt(d_k))) @ k.swapaxes(-1, -2) + bias
+    weights = exp_below(scores, mx.max(scores, axis=-1, keepdims=True))
+    out = (weights @ v) / mx.sum(weights, axis=-1, keepdims=True)
+    return out.swapaxes(1, 2).reshape(B, Q, -1)
+
+
+def empty_slots(config: ModelConfig, B: int, K: int, T: int, dtype: mx.Dtype) -> list[KeysValues]:
+    """By layer, room for T positions"""
     d_k, d_v = config.head_sizes
-    room = (B, config.h, CHUNK * K)
+    room = (B, config.h, T * K)
     return [
         (mx.zeros((*room, d_k), dtype), mx.zeros((*room, d_v), dtype))
         for _ in range(config.decoder_layers)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from mlx_transformer.decoding.batch import Batch, Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions
@@ -54,6 +55,7 @@ class Search:
     """A model and options, for search after search."""
 
     def __init__(self, model: Transformer, options: SearchOptions):
+        lay_out(model)
         mx.eval(model.parameters())  # before several streams ask for them
         self.step = Step(model, options)
 
@@ -93,9 +95,14 @@ class Search:
                         free.remove(lane)
                     if not busy:
                         return
+                    states = []
                     for lane, _, batch in busy:
                         with mx.stream(lane):
-                            batch.step()
+                            states.append(batch.step())
+                    mx.async_eval(states)  # all at once: MLX queues only some operations ahead
+                    for lane, _, batch in busy:
+                        with mx.stream(lane):
+                            batch.settle()
                     for lane, job, batch in [one for one in busy if not one[2].open]:
                         free.append(lane)
                         yield job, batch.results
@@ -103,6 +110,15 @@ class Search:
         finally:
             for lane, _, _ in busy:
                 mx.synchronize(lane)
+
+
+def lay_out(model: Transformer) -> None:
+    """On CPU, matrices column by column: products of a few rows are up to 1.6 times as fast."""
+    if mx.default_device() == mx.gpu:
+        return
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding):
+            layer.weight = mx.contiguous(layer.weight.T).T
 
 
 def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int) -> Iterator[Job]:

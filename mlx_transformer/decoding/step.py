@@ -9,7 +9,7 @@ import numpy as np
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
-from mlx_transformer.decoding.cache import SlotCache
+from mlx_transformer.decoding.cache import SlotCache, visible_slots
 from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
@@ -41,10 +41,21 @@ class Step:
         self._run = mx.compile(self.run, inputs=model.state) if self.compiled else self.run
 
     def __call__(
-        self, hyps: Hypotheses, caches: Caches, memory: Memory, now: Moment, forced: mx.array | None
+        self,
+        hyps: Hypotheses,
+        caches: Caches,
+        memory: Memory,
+        now: Moment,
+        forced: mx.array | None,
+        reach: int,
+        first: bool,
     ) -> tuple[Hypotheses, Caches]:
-        """Every hypothesis one token longer; `forced` (B,) are the words of prefixes, or NONE."""
-        hyps, caches = self._run(hyps, caches, memory, now, forced)
+        """Every hypothesis one token longer.
+
+        `forced` (B,) are the words of prefixes, or NONE; no hypothesis will be longer than `reach`;
+        `first` says that all are still empty.
+        """
+        hyps, caches = self._run(hyps, caches, memory, now, forced, reach, first)
         return Hypotheses(*hyps), caches
 
     def bar(self, t: int) -> mx.array:
@@ -52,20 +63,30 @@ class Step:
         return self._bars[t < self.options.min_tokens]
 
     def run(
-        self, hyps: Hypotheses, caches: Caches, memory: Memory, now: Moment, forced: mx.array | None
+        self,
+        hyps: Hypotheses,
+        caches: Caches,
+        memory: Memory,
+        now: Moment,
+        forced: mx.array | None,
+        reach: int,
+        first: bool,
     ) -> tuple[Hypotheses, Caches]:
-        B, K, T = hyps.words.shape
+        B, K, _ = hyps.words.shape
         hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t))
-        layers = [SlotCache(slots, (now.t * K)[None]) for slots in caches]
+        # Hypotheses begin alike: what the first reads in its first step is true of all.
+        Q = 1 if first else K
+        visible = visible_slots(hyps.slots[:, :Q], K, reach)
+        layers = [SlotCache(slots, (now.t * K)[None], visible) for slots in caches]
         hidden = self.model.decode(
-            hyps.tokens,
+            hyps.tokens[:, :Q],
             memory.layers,
             memory.mask,
-            position=now.t - mx.arange(K),  # the K hypotheses stand side by side at position t
-            mask=(hyps.slots[..., None] == mx.arange(K)).reshape(B, 1, K, T * K),
+            position=now.t - mx.arange(Q),  # the hypotheses stand side by side at position t
             caches=layers,
         )
         logits = self.model.logits(hidden).astype(mx.float32)
+        logits = mx.broadcast_to(logits, (B, K, logits.shape[-1]))
         bar = self._bar_now(hyps, now, forced)
         return self._choose(hyps, logits, bar, now), [layer.slots for layer in layers]
 

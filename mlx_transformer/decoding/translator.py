@@ -143,7 +143,8 @@ class Translator:
         told = ""
         before = batch.hyps
         while batch.open:
-            batch.step()
+            mx.async_eval(batch.step())
+            batch.settle()
             if batch.open:
                 ids = certain(before, self.model.config.eos_id)
                 before = batch.hyps

@@ -1,0 +1,27 @@
+"""Linux only: what makes MLX fast on a CPU and must be done before `mlx.core` is imported.
+
+The package does it first of all. On a Mac there is nothing to do.
+"""
+
+import ctypes
+import os
+import sys
+
+from mlx_transformer import blas
+
+M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # of mallopt(3)
+LARGEST = 2**31 - 1
+
+
+def prepare() -> None:
+    if sys.platform != "linux":
+        return
+    blas.load()
+    # MLX launches the operations of a graph breadth first only up to this width, 20 unless told,
+    # and depth first beyond: then the lanes of a CPU (lanes.py) would work one after the other.
+    os.environ.setdefault("MLX_BFS_MAX_WIDTH", "4096")
+    # Memory goes back to malloc after every operation. Unless malloc keeps it, large arrays are
+    # mapped anew, page by page, in every step.
+    if hasattr(libc := ctypes.CDLL(None), "mallopt"):
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST)
+        libc.mallopt(M_TRIM_THRESHOLD, LARGEST)
