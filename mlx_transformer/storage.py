@@ -1,10 +1,11 @@
 """Model directories: config.json and model.safetensors, as the MLX world expects them."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten
+from mlx.utils import tree_flatten, tree_map
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
@@ -55,3 +56,25 @@ def quantize(model: Transformer, bits: int) -> None:
         return hasattr(module, "to_quantized") and module.weight.shape[-1] % QUANTIZATION_GROUP == 0
 
     nn.quantize(model, group_size=QUANTIZATION_GROUP, bits=bits, class_predicate=fits)
+
+
+def dequantize(model: Transformer) -> None:
+    """Replace, in place, every quantised matrix by the plain one it stands for."""
+
+    def plain(layer: nn.Module) -> nn.Module:
+        if not isinstance(layer, nn.QuantizedLinear | nn.QuantizedEmbedding):
+            return layer
+        weight = mx.dequantize(
+            layer.weight, layer.scales, layer.biases, layer.group_size, layer.bits
+        )
+        if isinstance(layer, nn.QuantizedEmbedding):
+            made: nn.Module = nn.Embedding(1, 1)
+        else:
+            made = nn.Linear(1, 1, bias="bias" in layer)
+            made.update({"bias": layer.bias} if "bias" in layer else {})
+        made.weight = weight
+        return made
+
+    leaves = tree_map(plain, model.leaf_modules(), is_leaf=nn.Module.is_module)
+    model.update_modules(leaves)
+    model.config = replace(model.config, quantization=None)

@@ -12,7 +12,7 @@ from mlx.utils import tree_flatten
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Residual, SelfAttention, Transformer, dropout
-from mlx_transformer.storage import load_model, named_parameters, quantize, save_model
+from mlx_transformer.storage import dequantize, load_model, named_parameters, quantize, save_model
 
 CONFIG = ModelConfig(
     vocab_size=61, encoder_layers=2, decoder_layers=2, d_model=32, d_ff=48, h=2, max_length=64
@@ -265,6 +265,19 @@ def test_a_saved_model_loads_bit_for_bit(config, tmp_path):
     assert mx.load(str(tmp_path / "model.safetensors"), return_metadata=True)[1] == {
         "format": "mlx"
     }
+
+
+@pytest.mark.parametrize("bits", [4, 8])
+def test_dequantised_matrices_compute_what_the_quantised_ones_do(bits):
+    config = replace(CONFIG, d_model=64, quantization=bits)
+    model = make(config)
+    quantize(model, bits)
+    source, target = mx.array([[5, 6, 7, 2]]), mx.array([[1, 8, 9]])
+    expected = np.array(model(source, target))  # by MLX's quantised products
+    dequantize(model)
+    assert model.config == replace(config, quantization=None)
+    assert named_parameters(model).keys() == named_parameters(make(model.config)).keys()
+    assert np.allclose(model(source, target), expected, atol=1e-5)
 
 
 def test_a_model_directory_that_is_none_says_what_is_missing(tmp_path):
