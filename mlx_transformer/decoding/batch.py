@@ -20,10 +20,10 @@ from mlx_transformer.errors import InputError
 Ids = Sequence[int]
 State = tuple[Hypotheses, Caches]
 
-# A batch shrinks to these sizes only. Lengths are rounded up, coarsely for a compiled step, so
-# that it meets few shapes; finely where nothing is compiled and rounding is work for nothing.
+# A batch shrinks to these sizes only. For a compiled step, which should meet few shapes, lengths
+# are rounded up too; where nothing is compiled that would be work for nothing.
 ROWS = sorted({2**i for i in range(11)} | {3 * 2**i for i in range(9)})
-COARSE, FINE = 16, 4
+COARSE = 16
 SPARE = 8  # positions of room beyond the length of the source, to begin with
 
 
@@ -43,7 +43,7 @@ class Batch:
     def __init__(self, step: Step, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None):
         model, options = step.model, step.options
         config, B, K = model.config, len(sources), options.width
-        self._multiple = COARSE if step.compiled else FINE
+        self._multiple = COARSE if step.compiled else 1
         source = mx.array(padded(sources, config.pad_id, self._multiple, config.max_length))
         self.results: list[list[Hypothesis]] = [[] for _ in sources]
         self._step = step

@@ -219,7 +219,7 @@ def write(words: mx.array, t: mx.array, token: mx.array) -> mx.array:
     return mx.where(mx.arange(words.shape[-1]) == t, token[..., None], words)
 
 
-def own_slots(slots: mx.array, t: mx.array) -> mx.array:
-    """Position t of hypothesis k lies in slot k: (B,K,T) -> (B,K,T)"""
+def own_slots(slots: mx.array, t: mx.array, Q: int) -> mx.array:
+    """Position t of hypothesis k lies in slot k, or in the last of only Q: (B,K,T) -> (B,K,T)"""
     B, K, _ = slots.shape
-    return write(slots, t, mx.broadcast_to(mx.arange(K, dtype=mx.int32), (B, K)))
+    return write(slots, t, mx.broadcast_to(mx.minimum(mx.arange(K), Q - 1), (B, K)))

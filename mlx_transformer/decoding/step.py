@@ -73,9 +73,9 @@ class Step:
         first: bool,
     ) -> tuple[Hypotheses, Caches]:
         B, K, _ = hyps.words.shape
-        hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t))
-        # Hypotheses begin alike: what the first reads in its first step is true of all.
+        # Hypotheses begin alike: in the first step one stands for all.
         Q = 1 if first else K
+        hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t, Q))
         visible = visible_slots(hyps.slots[:, :Q], K, reach)
         layers = [SlotCache(slots, (now.t * K)[None], visible) for slots in caches]
         hidden = self.model.decode(

@@ -190,13 +190,14 @@ def test_windows_and_lanes_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @settings(max_examples=20)
-@given(seeds)
-def test_cached_equals_uncached(seed: int) -> None:
+@given(seeds, st.booleans())
+def test_cached_equals_uncached(seed: int, sample: bool) -> None:
     """The log-probability summed up step by step is that of one pass over the whole target."""
     r = np.random.default_rng(seed)
     model = random_model(seed, eos_bias=-1.0)
     source = random_source(r, model, 6)
-    (found,) = search(model, [source], SearchOptions(beam=4, nbest=4, max_tokens=40))
+    options = SearchOptions(beam=4, nbest=4, max_tokens=40, sample=sample, seed=seed)
+    (found,) = search(model, [source], options)
     for hypothesis in found:
         words = with_end(model, hypothesis)
         logits = model(mx.array([source]), mx.array([[1, *words[:-1]]]))[0]
