@@ -1,6 +1,7 @@
 # Each target works from nothing: it makes .venv and installs into it what it needs.
 PYTHON ?= python3
 BIN := .venv/bin
+DATA ?= data/multi30k
 
 .PHONY: demo test check lint bench clean
 
@@ -20,9 +21,9 @@ lint: .venv/installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-bench: .venv/installed-dev  ## this project against PyTorch, transformers and CTranslate2
-	$(BIN)/python tools/bench_train.py --write BENCHMARKS.md
-	$(BIN)/python tools/bench_decode.py --write BENCHMARKS.md
+bench: .venv/installed-dev  ## this project against PyTorch, transformers and CTranslate2; DATA is Multi30k
+	$(BIN)/python tools/bench_train.py --data $(DATA) --write BENCHMARKS.md
+	$(BIN)/python tools/bench_decode.py --data $(DATA) --write BENCHMARKS.md
 
 clean:
 	rm -rf .venv build dist *.egg-info

@@ -71,7 +71,7 @@ def attention_of(
             f"{longest} tokens are more than the model's {config.max_length}: split it"
         )
     # A model that starts from a zero vector takes any id for it.
-    start = config.pad_id if config.start_id is None else config.start_id
+    start = config.first_id
     start_name = "<s>" if config.start_id is None else tokenizer.target_tokens([start])[0]
     maps = model.attention_maps(mx.array([source]), mx.array([[start, *written[:-1]]]))
     encoder, decoder, cross = (

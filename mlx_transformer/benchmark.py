@@ -28,7 +28,7 @@ from mlx_transformer.decoding.search import Search
 from mlx_transformer.lanes import most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
-from mlx_transformer.storage import load_model, named_parameters
+from mlx_transformer.storage import count_parameters, load_to_compute
 from mlx_transformer.training.step import Arrays, TrainStep, initial_state
 
 SENTENCES = 64
@@ -63,9 +63,9 @@ class Speed:
 
 def measure(name: str, directory: Path, progress: Progress) -> Speed:
     """All there is to know about the speed of the model in `directory`."""
-    model = load_model(directory)
+    model = load_to_compute(directory)
     config, length = model.config, min(LENGTH, model.config.max_length)
-    parameters = sum(array.size for array in named_parameters(Transformer(config)).values())
+    parameters = count_parameters(config)
     share = -(-SENTENCES // most_lanes())
     sources = random_ids(config, SENTENCES, length).tolist()
     found = {}
@@ -84,7 +84,7 @@ def measure(name: str, directory: Path, progress: Progress) -> Speed:
     (first,) = seconds_in_turn(partial(subprocess.run, command, check=True), rounds=3)
 
     train = None
-    if config.quantization is None:
+    if ModelConfig.load(directory / "config.json").quantization is None:
         progress("train")
         training = Training(model, [random_batch(config, SENTENCES, length)])
         train = rate(
@@ -147,7 +147,7 @@ def translate(search: Search, sources: Sequence[Sequence[int]]) -> list[list[int
 
 def translate_once(directory: str) -> None:
     """What a user waits for: the model from disk, and one sentence."""
-    model = load_model(Path(directory))
+    model = load_to_compute(Path(directory))
     length = min(LENGTH, model.config.max_length)
     source = random_ids(model.config, 1, length).tolist()
     translate(fixed_length_search(model, length, BEAM), source)
@@ -156,7 +156,7 @@ def translate_once(directory: str) -> None:
 def random_batch(config: ModelConfig, B: int, length: int) -> Arrays:
     """source, target input and output, (B,length) each and without padding"""
     source, target = (random_ids(config, B, length) for _ in range(2))
-    start = np.full((B, 1), config.pad_id if config.start_id is None else config.start_id)
+    start = np.full((B, 1), config.first_id)
     shifted = np.concatenate([start, target[:, :-1]], axis=1)
     return mx.array(source), mx.array(shifted), mx.array(target)
 
@@ -218,10 +218,16 @@ def training_products(config: ModelConfig, B: int, S: int, T: int) -> list[Produ
 
 
 def search_products(config: ModelConfig, B: int, K: int, S: int, length: int) -> list[Product]:
-    """Every product of a search of `length` steps, a step looking back on half of them."""
+    """Every product of a search of `length` steps, a step looking back on half of them.
+
+    As the search does it on a CPU: with one hypothesis in the first step, and matrices laid out
+    column by column.
+    """
+    first = _decoder(config, B, 1, past=K, S=S)
     step = _decoder(config, B, K, past=K * max(1, length // 2), S=S)
-    steps = [product._replace(times=product.times * length) for product in step]
-    return [*_encoder(config, B, S), *_memory(config, B, S), *steps]
+    steps = [product._replace(times=product.times * (length - 1)) for product in step]
+    products = [*_encoder(config, B, S), *_memory(config, B, S), *first, *steps]
+    return [p._replace(transposed=(False, False)) if p.batch == 1 else p for p in products]
 
 
 def _gradients(forward: Product) -> tuple[Product, Product]:

@@ -11,23 +11,22 @@ from contextlib import contextmanager
 
 VARIABLE = "MLX_TRANSFORMER_BLAS"
 _DEFAULT = "libopenblas.so.0"
+# The threads there were at first, then those of all `threads` that last: they may end in any order.
+_asked: list[int] = []
 
 
-def load() -> bool:
-    """Load the BLAS library; the environment variable names another one, or `off` for none."""
+def load() -> None:
+    """Load the BLAS library; the environment variable names another one."""
     name = os.environ.get(VARIABLE) or _DEFAULT
-    if name == "off":
-        return False
     try:
         ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
     except OSError:
         print(
             f"mlx-transformer: {name} not found, matrix products will be about 20 times slower: "
-            f"apt-get install libopenblas0-pthread (or set {VARIABLE}=off to silence this)",
+            f"apt-get install libopenblas0-pthread (and unset {VARIABLE}, or set it to off to "
+            "silence this)",
             file=sys.stderr,
         )
-        return False
-    return True
 
 
 @contextmanager
@@ -37,9 +36,12 @@ def threads(count: int) -> Iterator[None]:
     if not hasattr(library, "openblas_set_num_threads"):
         yield
         return
-    before = library.openblas_get_num_threads()
+    if not _asked:
+        _asked.append(library.openblas_get_num_threads())
+    _asked.append(count)
     library.openblas_set_num_threads(count)
     try:
         yield
     finally:
-        library.openblas_set_num_threads(before)
+        _asked.remove(count)
+        library.openblas_set_num_threads(_asked[-1])

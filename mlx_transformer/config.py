@@ -143,6 +143,11 @@ class ModelConfig:
         return self.target_vocab_size
 
     @property
+    def first_id(self) -> int:
+        """What the decoder reads first: an id of no meaning if there is no start token."""
+        return self.pad_id if self.start_id is None else self.start_id
+
+    @property
     def head_sizes(self) -> tuple[int, int]:
         """(d_k, d_v), resolved."""
         assert self.d_k is not None and self.d_v is not None

@@ -8,7 +8,7 @@ import mlx.core as mx
 
 @partial(mx.compile, shapeless=True)
 def exp_below(x: mx.array, greatest: mx.array) -> mx.array:
-    """e^(x - greatest), to a few parts in a million; no x is above its `greatest`.
+    """e^(x - greatest), to a few millionths of e^0; no x is above its `greatest`.
 
     On a CPU this is arithmetic alone, which compiles to vector instructions, and eight times as
     fast as `mx.exp`: (e^(y/32))^32 by a Taylor polynomial and squares.

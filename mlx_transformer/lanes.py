@@ -14,6 +14,8 @@ import mlx.core as mx
 
 from mlx_transformer import blas
 
+MOST_LANES = 16  # each has its own graph to trace, and a share of the weights
+
 _own = threading.local()  # MLX streams belong to the thread that made them
 
 
@@ -26,7 +28,7 @@ def cores() -> int:
 
 def most_lanes() -> int:
     """How many lanes the default device has"""
-    return 1 if mx.default_device() == mx.gpu else cores()
+    return 1 if mx.default_device() == mx.gpu else min(cores(), MOST_LANES)
 
 
 @contextmanager

@@ -14,7 +14,8 @@ LARGEST = 2**31 - 1
 
 
 def prepare() -> None:
-    if sys.platform != "linux":
+    """Unless the environment variable of the BLAS library says `off`."""
+    if sys.platform != "linux" or os.environ.get(blas.VARIABLE) == "off":
         return
     blas.load()
     # MLX launches the operations of a graph breadth first only up to this width, 20 unless told,

@@ -117,7 +117,6 @@ class DecoderLayer(nn.Module):
     def __call__(
         self,
         y: mx.array,
-        mask: Mask,
         memory: mx.array | KeysValues,
         memory_mask: mx.array,
         key: Key = None,
@@ -127,7 +126,7 @@ class DecoderLayer(nn.Module):
         """y (B,T,d_model), memory (B,S,d_model) or its keys and values -> (B,T,d_model)"""
         keys = split(key, 3)
         y = self.self_attention_norm.around(
-            y, lambda x: self.self_attention(x, mask, cache, maps[0]), keys[0]
+            y, lambda x: self.self_attention(x, "causal", cache, maps[0]), keys[0]
         )
         y = self.cross_attention_norm.around(
             y, lambda x: self.cross_attention(x, memory, memory_mask, maps[1]), keys[1]
@@ -162,8 +161,7 @@ def attend(q: mx.array, k: mx.array, v: mx.array, mask: Mask, maps: Maps) -> mx.
         out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
     else:
         scores = (q * scale) @ k.swapaxes(-1, -2)
-        S = k.shape[2]
-        keep = mx.tri(T, S, S - T, dtype=mx.bool_) if isinstance(mask, str) else mask
+        keep = mx.tri(T, dtype=mx.bool_) if isinstance(mask, str) else mask
         weights = mx.softmax(mx.where(keep, scores, mx.finfo(scores.dtype).min), axis=-1)
         maps.append(weights)
         out = weights @ v
@@ -211,16 +209,9 @@ class CrossAttention(nn.Module):
     def __call__(
         self, x: mx.array, memory: mx.array | KeysValues, mask: mx.array, maps: Maps = None
     ) -> mx.array:
-        """x (B,T,d_model) -> (B,T,d_model)
-
-        x may also be (B*K,T,d_model), K hypotheses of each sentence: they attend as K*T queries,
-        so that the keys and values of a sentence are kept and read once, not once per hypothesis.
-        """
+        """x (B,T,d_model) -> (B,T,d_model)"""
         k, v = self.keys_values(memory) if isinstance(memory, mx.array) else memory
-        q = self.q(x)
-        joined = q.reshape(k.shape[0], -1, q.shape[-1])
-        out = attend(heads(joined, self._h), k, v, mask, maps)
-        return self.out(out.reshape(*x.shape[:2], -1))
+        return self.out(attend(heads(self.q(x), self._h), k, v, mask, maps))
 
 
 def heads(x: mx.array, h: int) -> mx.array:
@@ -398,7 +389,6 @@ class Transformer(nn.Module):
         memory_mask: mx.array,
         *,
         position: int | mx.array = 0,
-        mask: Mask = "causal",
         caches: Sequence[Cache] | None = None,
         key: Key = None,
         maps: AttentionMaps | None = None,
@@ -406,7 +396,7 @@ class Transformer(nn.Module):
     ) -> mx.array:
         """(B,T) ids from `position` on, `memory` by layer -> hidden (B,T,d_model)
 
-        With caches it is they that know what each position may see, and the mask is not read.
+        A position sees those before it or, with caches, what they let it see.
         """
         keys = split(key, len(self.decoder.layers) + 1)
         y = self.target_embedding(self.target_vectors(target, position), position, keys[-1])
@@ -414,7 +404,7 @@ class Transformer(nn.Module):
         for i, layer in enumerate(self.decoder.layers):
             run = bind(layer, keys[i], checkpointing)
             cache = caches[i] if caches else None
-            y = run(y, mask, memory[i], memory_mask, cache=cache, maps=layer_maps)
+            y = run(y, memory[i], memory_mask, cache=cache, maps=layer_maps)
         return self.decoder.finish(y)
 
     def target_vectors(self, target: mx.array, position: int | mx.array) -> mx.array:

@@ -9,7 +9,7 @@ from mlx.utils import tree_flatten, tree_map
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
-from mlx_transformer.model import Transformer
+from mlx_transformer.model import Linear, Transformer
 
 QUANTIZATION_GROUP = 64
 
@@ -17,6 +17,11 @@ QUANTIZATION_GROUP = 64
 def named_parameters(model: nn.Module) -> dict[str, mx.array]:
     """Every learned array under its path, such as `encoder.layers.0.self_attention.qkv.weight`."""
     return dict(tree_flatten(model.parameters()))
+
+
+def count_parameters(config: ModelConfig) -> int:
+    """Numbers the model learns. Nothing is computed for it: MLX arrays are lazy."""
+    return sum(array.size for array in named_parameters(Transformer(config)).values())
 
 
 def save_model(model: Transformer, directory: Path) -> None:
@@ -49,6 +54,16 @@ def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
     return model
 
 
+def load_to_compute(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
+    """As `load_model`, but on a CPU None is plain float32: MLX's half-precision and quantised
+    products crawl there."""
+    if dtype is not None or mx.default_device() == mx.gpu:
+        return load_model(directory, dtype)
+    model = load_model(directory, mx.float32)
+    dequantize(model)
+    return model
+
+
 def quantize(model: Transformer, bits: int) -> None:
     """Replace, in place, every matrix whose rows divide into groups by its quantised form."""
 
@@ -70,8 +85,9 @@ def dequantize(model: Transformer) -> None:
         if isinstance(layer, nn.QuantizedEmbedding):
             made: nn.Module = nn.Embedding(1, 1)
         else:
-            made = nn.Linear(1, 1, bias="bias" in layer)
-            made.update({"bias": layer.bias} if "bias" in layer else {})
+            made = Linear(1, 1, bias="bias" in layer)
+            if "bias" in layer:
+                made.bias = layer.bias
         made.weight = weight
         return made
 

@@ -40,3 +40,18 @@ def test_it_can_be_switched_off():
     done = run(LOADED, MLX_TRANSFORMER_BLAS="off")
     assert done.stdout.strip() == "False"
     assert done.stderr == ""
+
+
+def test_threads_are_those_before_in_whatever_order_the_shares_end():
+    code = """
+from mlx_transformer import blas
+import ctypes
+count = ctypes.CDLL(None).openblas_get_num_threads
+ctypes.CDLL(None).openblas_set_num_threads(3)
+first, second = blas.threads(1), blas.threads(2)
+first.__enter__(); print(count())
+second.__enter__(); print(count())
+first.__exit__(None, None, None); print(count())
+second.__exit__(None, None, None); print(count())
+"""
+    assert run(code).stdout.split() == ["1", "2", "2", "3"]

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mlx_transformer.cli.info import count_parameters
 from mlx_transformer.config import PRESETS, ModelConfig, preset
 from mlx_transformer.errors import InputError
+from mlx_transformer.storage import count_parameters
 
 # Table 3 of the paper: millions of parameters, where it prints them.
 TABLE_3 = {

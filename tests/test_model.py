@@ -223,17 +223,6 @@ def test_self_attention_equals_numpy():
     assert close(explicit[0], expected)
 
 
-def test_hypotheses_of_a_sentence_may_share_its_memory():
-    """K target rows per source row give what K copies of the source row give."""
-    model = make(CONFIG)
-    source, targets = ids(CONFIG, 2, 6), ids(CONFIG, 6, 4, seed=2)
-    memory = model.memory_keys_values(model.encode(source))
-    # Causality between the queries of one sentence is the self-attention's affair alone.
-    shared = model.decode(targets, memory, model.source_mask(source))
-    repeated = model.hidden(mx.repeat(source, 3, axis=0), targets)
-    assert close(shared, repeated)
-
-
 def test_a_model_without_start_token_begins_from_a_zero_vector():
     model = make(replace(CONFIG, start_id=None))
     source = ids(CONFIG, 1, 4)

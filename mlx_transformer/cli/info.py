@@ -5,10 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from mlx_transformer.config import PRESETS, ModelConfig, preset
+from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.errors import InputError
-from mlx_transformer.model import Transformer
-from mlx_transformer.storage import load_model, named_parameters
+from mlx_transformer.storage import count_parameters, load_model, named_parameters
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -53,8 +52,3 @@ def _facts_of_directory(directory: Path) -> dict[str, Any]:
         "dtype": f"{bits}-bit" if bits else str(arrays[0].dtype).removeprefix("mlx.core."),
         "megabytes": round(sum(array.nbytes for array in arrays) / 1e6, 2),
     }
-
-
-def count_parameters(config: ModelConfig) -> int:
-    """Numbers the model learns. Nothing is computed for it: MLX arrays are lazy."""
-    return sum(array.size for array in named_parameters(Transformer(config)).values())

@@ -201,7 +201,7 @@ def _equal_ids(
 
 def _greedy(logits: Logits, source: np.ndarray, config: ModelConfig) -> np.ndarray:
     """(B,S) -> (B,STEPS)"""
-    start = config.pad_id if config.start_id is None else config.start_id
+    start = config.first_id
     ids = np.full((len(source), 1), start)
     for _ in range(STEPS):
         best = logits(source, ids)[:, -1].argmax(axis=-1)

@@ -146,7 +146,7 @@ class Batches:
         target_out = _rows(self.corpus.target, mine, (rows, T), config)
         target_in = np.full_like(target_out, config.pad_id)
         # Without a start token the decoder starts from a zero vector whatever stands there.
-        target_in[: len(mine), 0] = config.pad_id if config.start_id is None else config.start_id
+        target_in[: len(mine), 0] = config.first_id
         inside = np.arange(1, T) < self._lengths[mine, 1, None]
         target_in[: len(mine), 1:][inside] = target_out[: len(mine), :-1][inside]
         source_tokens, target_tokens = map(int, self._lengths[mine].sum(0))

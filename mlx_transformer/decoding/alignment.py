@@ -23,7 +23,7 @@ def cross_attention(
     Sources end in eos, targets do not; row i is where the model looks as it writes token i.
     """
     config = model.config
-    start = config.pad_id if config.start_id is None else config.start_id
+    start = config.first_id
     source = mx.array(padded(sources, config.pad_id))
     target = mx.array(padded([[start, *ids] for ids in targets], config.pad_id))
     layers = model.attention_maps(source, target).cross[-LAYERS:]

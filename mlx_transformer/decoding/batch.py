@@ -20,8 +20,9 @@ from mlx_transformer.errors import InputError
 Ids = Sequence[int]
 State = tuple[Hypotheses, Caches]
 
-# A batch shrinks to these sizes only. For a compiled step, which should meet few shapes, lengths
-# are rounded up too; where nothing is compiled that would be work for nothing.
+# Batches have these sizes, except for what is left of a text, and shrink to these only. For a
+# compiled step, which should meet few shapes, lengths are rounded up too; where nothing is
+# compiled that would be work for nothing.
 ROWS = sorted({2**i for i in range(11)} | {3 * 2**i for i in range(9)})
 COARSE = 16
 SPARE = 8  # positions of room beyond the length of the source, to begin with
@@ -52,7 +53,7 @@ class Batch:
         limits = [options.limit(len(ids) - 1, config.max_length) for ids in sources]
         self._limits = np.array(limits, np.int32)
         self._limit_penalties = np.array([options.penalty(n) for n in limits], np.float32)
-        self._draws = draws(sources, options, limits)
+        self._draws = draws(sources, options, limits) if options.sample else None
         self._forced = padded(prefixes or [()] * B, NONE)
         memory = model.encode(source)
         # Read in every step, so it is worth laying them out head by head.
@@ -60,8 +61,7 @@ class Batch:
         self._memory = Memory(layers, model.source_mask(source))
         room = round_up(min(source.shape[1] + SPARE, max(limits)), COARSE)
         self._caches = empty_slots(config, B, K, room, memory.dtype)
-        start_id = config.pad_id if config.start_id is None else config.start_id
-        self.hyps = choose.start(start_id, B, K, options.nbest, room, apart=options.sample)
+        self.hyps = choose.start(config.first_id, B, K, options.nbest, room, apart=options.sample)
         self._flags: mx.array | None = None
 
     @property
@@ -74,8 +74,10 @@ class Batch:
             self._make_room()
         forced = mx.array(self._forced[:, self._t]) if self._t < self._forced.shape[1] else None
         reach = round_up(self._t + 1, self._multiple)
+        # Hypotheses begin alike: one stands for all, unless that would be one more to compile.
+        Q = 1 if self._t == 0 and not self._step.compiled else self._step.options.width
         self.hyps, self._caches = self._step(
-            self.hyps, self._caches, self._memory, self._moment(), forced, reach, self._t == 0
+            self.hyps, self._caches, self._memory, self._moment(), forced, reach, Q
         )
         self._t += 1
         return self.hyps, self._caches
@@ -96,7 +98,7 @@ class Batch:
             last=mx.array(self._limits <= t + 1),
             best_penalty=mx.array(self._limit_penalties),
             bar=self._step.bar(t),
-            draws=mx.array(self._draws[:, :, t]) if options.sample else None,
+            draws=None if self._draws is None else mx.array(self._draws[:, :, t]),
         )
 
     def _make_room(self) -> None:
@@ -121,7 +123,8 @@ class Batch:
         rows = np.concatenate([still, gone])[:size]
         self._sentences, self._limits = self._sentences[rows], self._limits[rows]
         self._limit_penalties = self._limit_penalties[rows]
-        self._draws, self._forced = self._draws[rows], self._forced[rows]
+        self._draws = None if self._draws is None else self._draws[rows]
+        self._forced = self._forced[rows]
         if size == 0:
             return
         kept = mx.array(rows)
@@ -187,8 +190,7 @@ def round_up(n: int, multiple: int) -> int:
 def draws(sources: Sequence[Ids], options: SearchOptions, limits: Sequence[int]) -> np.ndarray:
     """Uniform numbers for sampling (B,K,longest limit), the same whatever batch a sentence is in"""
     numbers = np.zeros((len(sources), options.width, max(limits)), np.float32)
-    if options.sample:
-        for row, ids, limit in zip(numbers, sources, limits, strict=True):
-            generator = np.random.default_rng([options.seed, *ids])
-            row[:, :limit] = generator.random((options.width, limit), np.float32)
+    for row, ids, limit in zip(numbers, sources, limits, strict=True):
+        generator = np.random.default_rng([options.seed, *ids])
+        row[:, :limit] = generator.random((options.width, limit), np.float32)
     return numbers

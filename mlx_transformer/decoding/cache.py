@@ -36,25 +36,25 @@ class SlotCache:
         self.slots = keys, values
         reach = self._visible.shape[-1]
         past = keys[:, :, :reach], values[:, :, :reach]
-        if self._visible.dtype == mx.bool_:
+        if mx.default_device() == mx.gpu:
             return attend(q, *past, self._visible, None)
         return attend_on_cpu(q, *past, self._visible)
 
 
 def visible_slots(slots: mx.array, K: int, reach: int) -> mx.array:
     """Which of K slots each of Q hypotheses owns at a position (B,Q,T), of the first `reach`
-    positions -> (B,1,Q,reach*K): a boolean mask, or on CPU what is to be added."""
+    positions -> (B,1,Q,reach*K), true at those"""
     B, Q, _ = slots.shape
-    visible = (slots[:, :, :reach, None] == mx.arange(K)).reshape(B, 1, Q, reach * K)
-    return visible if mx.default_device() == mx.gpu else mx.where(visible, 0.0, -mx.inf)
+    return (slots[:, :, :reach, None] == mx.arange(K)).reshape(B, 1, Q, reach * K)
 
 
-def attend_on_cpu(q: mx.array, k: mx.array, v: mx.array, bias: mx.array) -> mx.array:
+def attend_on_cpu(q: mx.array, k: mx.array, v: mx.array, visible: mx.array) -> mx.array:
     """As the model's `attend`, with a quicker exponential than that of MLX."""
     B, _, Q, d_k = q.shape
-    scores = (q * (1 / math.sqrt(d_k))) @ k.swapaxes(-1, -2) + bias
+    scores = (q * (1 / math.sqrt(d_k))) @ k.swapaxes(-1, -2)
+    scores = mx.where(visible, scores, mx.finfo(scores.dtype).min)
     weights = exp_below(scores, mx.max(scores, axis=-1, keepdims=True))
-    out = (weights @ v) / mx.sum(weights, axis=-1, keepdims=True)
+    out = ((weights @ v) / mx.sum(weights, axis=-1, keepdims=True)).astype(q.dtype)
     return out.swapaxes(1, 2).reshape(B, Q, -1)
 
 

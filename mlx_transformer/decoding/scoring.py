@@ -45,7 +45,7 @@ def _log_probabilities(
     model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]
 ) -> list[float]:
     config = model.config
-    start = config.pad_id if config.start_id is None else config.start_id
+    start = config.first_id
     source = padded(sources, config.pad_id, most=config.max_length)
     expected = padded(targets, config.pad_id, most=config.max_length)
     shifted = padded([[start, *ids[:-1]] for ids in targets], config.pad_id)

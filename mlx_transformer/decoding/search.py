@@ -10,7 +10,7 @@ from itertools import islice
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_transformer.decoding.batch import Batch, Hypothesis, Ids
+from mlx_transformer.decoding.batch import ROWS, Batch, Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Step
 from mlx_transformer.lanes import most_lanes, side_by_side
@@ -136,7 +136,8 @@ def batches(window: list[Numbered], width: int) -> Iterator[Job]:
     job = Job([], [])
     for number, sentence in sorted(window, key=lambda item: -len(item[1][0])):
         longest = len((job.sentences or [sentence])[0][0])
-        if len(job.numbers) >= min(most, BATCH_TOKENS // longest) and job.numbers:
+        fits = max(1, min(most, BATCH_TOKENS // longest))
+        if len(job.numbers) == max(n for n in ROWS if n <= fits):
             yield job
             job = Job([], [])
         job.numbers.append(number)

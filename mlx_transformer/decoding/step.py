@@ -48,14 +48,14 @@ class Step:
         now: Moment,
         forced: mx.array | None,
         reach: int,
-        first: bool,
+        Q: int,
     ) -> tuple[Hypotheses, Caches]:
         """Every hypothesis one token longer.
 
         `forced` (B,) are the words of prefixes, or NONE; no hypothesis will be longer than `reach`;
-        `first` says that all are still empty.
+        all are alike but the first Q.
         """
-        hyps, caches = self._run(hyps, caches, memory, now, forced, reach, first)
+        hyps, caches = self._run(hyps, caches, memory, now, forced, reach, Q)
         return Hypotheses(*hyps), caches
 
     def bar(self, t: int) -> mx.array:
@@ -70,11 +70,9 @@ class Step:
         now: Moment,
         forced: mx.array | None,
         reach: int,
-        first: bool,
+        Q: int,
     ) -> tuple[Hypotheses, Caches]:
         B, K, _ = hyps.words.shape
-        # Hypotheses begin alike: in the first step one stands for all.
-        Q = 1 if first else K
         hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t, Q))
         visible = visible_slots(hyps.slots[:, :Q], K, reach)
         layers = [SlotCache(slots, (now.t * K)[None], visible) for slots in caches]

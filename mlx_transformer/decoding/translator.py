@@ -18,7 +18,7 @@ from mlx_transformer.decoding.scoring import Score, score_pairs
 from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence
 from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
 from mlx_transformer.model import Transformer
-from mlx_transformer.storage import dequantize, load_model
+from mlx_transformer.storage import load_to_compute
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -51,16 +51,10 @@ class Plan:
 def load(directory: str | Path, dtype: mx.Dtype | None = None) -> "Translator":
     """A translator from a model directory; `dtype` is what it computes in.
 
-    None: as stored, but on a CPU float32, since MLX's half-precision and quantised products crawl
-    there.
+    None: as stored, but on a CPU plain float32.
     """
     path = Path(directory)
-    if dtype is None and mx.default_device() == mx.cpu:
-        model = load_model(path, mx.float32)
-        dequantize(model)
-    else:
-        model = load_model(path, dtype)
-    return Translator(model, load_tokenizer(path))
+    return Translator(load_to_compute(path, dtype), load_tokenizer(path))
 
 
 class Translator:

@@ -175,7 +175,7 @@ def train(
         reporter.message(f"going on after step {progress.step} of {recipe.training.max_steps}")
     if group.rank() == 0:
         MetricsLog(run.path / "metrics.jsonl").cut(progress.step)
-    if not mx.metal.is_available() and sys.platform == "linux":
+    if mx.default_device() == mx.cpu and sys.platform == "linux":
         reporter.message("the first steps build CPU kernels: up to a minute each, once")
 
     batches = Batches(

@@ -9,10 +9,9 @@ import pytest
 from mlx_transformer import benchmark
 from mlx_transformer.__main__ import main
 from mlx_transformer.cli import bench
-from mlx_transformer.cli.info import count_parameters
 from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
-from mlx_transformer.storage import quantize, save_model
+from mlx_transformer.storage import count_parameters, quantize, save_model
 
 
 @pytest.fixture
