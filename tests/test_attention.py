@@ -4,6 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
+import mlx_transformer.decoding.cache
 import mlx_transformer.model
 from mlx_transformer.attention import KINDS, Panel, View, attention_of, find_word, label, panels
 from mlx_transformer.decoding.options import SearchOptions
@@ -84,11 +85,10 @@ def test_weights_equal_those_of_the_search_that_found_the_translation(beam, monk
 
 
 def record_attention(monkeypatch) -> list[list[np.ndarray]]:
-    """By call of `attend`, the weights (h, keys not masked) of each of its B * K queries."""
+    """By call of attention, the weights (h, keys not masked) of each of its B * K queries."""
     calls = []
-    attend = mlx_transformer.model.attend
 
-    def recording(q, k, v, mask, maps):
+    def record(q, k, mask):
         Q, K = (np.array(x, dtype=np.float64) for x in (q, k))
         keep = np.broadcast_to(np.array(mask), (*Q.shape[:3], K.shape[2]))
         scores = np.where(keep, Q @ K.swapaxes(-1, -2) / np.sqrt(Q.shape[-1]), -np.inf)
@@ -98,9 +98,18 @@ def record_attention(monkeypatch) -> list[list[np.ndarray]]:
         calls.append(
             [weights[b, :, i][:, keep[b, 0, i]] for b in range(sentences) for i in range(queries)]
         )
-        return attend(q, k, v, mask, maps)
 
-    monkeypatch.setattr(mlx_transformer.model, "attend", recording)
+    def before(module, name):
+        function = getattr(module, name)
+
+        def recording(q, k, v, mask, *others):
+            record(q, k, mask)
+            return function(q, k, v, mask, *others)
+
+        monkeypatch.setattr(module, name, recording)
+
+    before(mlx_transformer.model, "attend")
+    before(mlx_transformer.decoding.cache, "attend_on_cpu")
     return calls
 
 

@@ -29,7 +29,7 @@ def flops(products: list[Product]) -> int:
     return sum(2 * p.batch * p.m * p.k * p.n * p.times for p in products)
 
 
-def torch_flops(backward: bool) -> int:
+def torch_flops(T: int, backward: bool) -> int:
     """Of the same model in PyTorch, with every product of attention spelled out."""
     model = TorchTransformer(CONFIG)
     source, target = (torch.randint(4, 99, (B, length)) for length in (S, T))
@@ -41,12 +41,19 @@ def torch_flops(backward: bool) -> int:
 
 
 def test_the_products_of_training_are_those_of_pytorch():
-    assert flops(training_products(CONFIG, B, S, T)) == torch_flops(backward=True)
+    assert flops(training_products(CONFIG, B, S, T)) == torch_flops(T, backward=True)
 
 
-def test_a_search_of_one_step_of_all_positions_is_a_forward_pass():
+def test_the_products_of_a_search_are_those_of_pytorch():
     """K hypotheses that see each other's positions are a sequence of K."""
-    assert flops(search_products(CONFIG, B, T, S, 1)) == torch_flops(backward=False)
+    alone = torch_flops(1, backward=False)
+    assert flops(search_products(CONFIG, B, 1, S, 1)) == alone
+
+    def step(K: int) -> int:
+        one, two = (flops(search_products(CONFIG, B, K, S, length)) for length in (1, 2))
+        return two - one
+
+    assert step(T) - step(1) == torch_flops(T, backward=False) - alone
 
 
 @pytest.mark.parametrize("beam", [1, 4])
