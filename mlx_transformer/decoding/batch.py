@@ -76,9 +76,10 @@ class Batch:
         reach = round_up(self._t + 1, self._multiple)
         # Hypotheses begin alike: one stands for all, unless that would be one more to compile.
         Q = 1 if self._t == 0 and not self._step.compiled else self._step.options.width
-        self.hyps, self._caches = self._step(
+        hyps, self._caches = self._step.run(
             self.hyps, self._caches, self._memory, self._moment(), forced, reach, Q
         )
+        self.hyps = Hypotheses(*hyps)  # which a compiled step gives back as a plain tuple
         self._t += 1
         return self.hyps, self._caches
 

@@ -38,9 +38,13 @@ class Step:
         self._choose = chooser(options, model.config.eos_id)
         self._bars = [barred(options, model.config, end=end) for end in (False, True)]
         # The weights are inputs, so that a model still in training is seen as it is now.
-        self._run = mx.compile(self.run, inputs=model.state) if self.compiled else self.run
+        self.run = mx.compile(self._run, inputs=model.state) if self.compiled else self._run
 
-    def __call__(
+    def bar(self, t: int) -> mx.array:
+        """(V,), -inf at words that never follow t tokens, else 0"""
+        return self._bars[t < self.options.min_tokens]
+
+    def _run(
         self,
         hyps: Hypotheses,
         caches: Caches,
@@ -53,25 +57,8 @@ class Step:
         """Every hypothesis one token longer.
 
         `forced` (B,) are the words of prefixes, or NONE; no hypothesis will be longer than `reach`;
-        all are alike but the first Q.
+        the first Q stand for all.
         """
-        hyps, caches = self._run(hyps, caches, memory, now, forced, reach, Q)
-        return Hypotheses(*hyps), caches
-
-    def bar(self, t: int) -> mx.array:
-        """(V,), -inf at words that never follow t tokens, else 0"""
-        return self._bars[t < self.options.min_tokens]
-
-    def run(
-        self,
-        hyps: Hypotheses,
-        caches: Caches,
-        memory: Memory,
-        now: Moment,
-        forced: mx.array | None,
-        reach: int,
-        Q: int,
-    ) -> tuple[Hypotheses, Caches]:
         B, K, _ = hyps.words.shape
         hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t, Q))
         visible = visible_slots(hyps.slots[:, :Q], K, reach)
