@@ -5,12 +5,17 @@ Matrix products become about twenty times faster. It works only before `mlx.core
 
 import ctypes
 import os
+import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
 
 VARIABLE = "MLX_TRANSFORMER_BLAS"
 _DEFAULT = "libopenblas.so.0"
+_FEW_ROWS = Path(__file__).with_name("few_rows.cpp")
 # The threads there were at first, then those of all `threads` that last: they may end in any order.
 _asked: list[int] = []
 
@@ -19,7 +24,7 @@ def load() -> None:
     """Load the BLAS library; the environment variable names another one."""
     name = os.environ.get(VARIABLE) or _DEFAULT
     try:
-        ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+        library = ctypes.CDLL(name)
     except OSError:
         print(
             f"mlx-transformer: {name} not found, matrix products will be about 20 times slower: "
@@ -27,6 +32,34 @@ def load() -> None:
             "silence this)",
             file=sys.stderr,
         )
+        return
+    # The first to be global is the one whose product MLX finds.
+    if hasattr(library, "cblas_sgemv") and (few_rows := _built_few_rows()):
+        ctypes.CDLL(str(few_rows), mode=ctypes.RTLD_GLOBAL).mlx_transformer_use_blas(
+            library.cblas_sgemm, library.cblas_sgemv
+        )
+    ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+
+
+def _built_few_rows() -> Path | None:
+    """few_rows.cpp as a library, built by the first process that needs it; None: it cannot be.
+
+    As with MLX's own kernels, a machine without g++ does without. Not in the temporary folder,
+    where others may write too.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlx-transformer"
+    library = cache / f"few-rows-{sha256(_FEW_ROWS.read_bytes()).hexdigest()[:16]}.so"
+    if not library.exists():
+        try:
+            cache.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=cache) as aside:
+                built = Path(aside, library.name)
+                options = ["-O2", "-shared", "-fPIC", "-o"]
+                subprocess.run(["g++", *options, built, _FEW_ROWS], check=True, capture_output=True)
+                built.replace(library)
+        except (OSError, subprocess.CalledProcessError):
+            return None
+    return library
 
 
 @contextmanager

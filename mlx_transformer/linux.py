@@ -17,6 +17,9 @@ def prepare() -> None:
     """Unless the environment variable of the BLAS library says `off`."""
     if sys.platform != "linux" or os.environ.get(blas.VARIABLE) == "off":
         return
+    # Between two products OpenBLAS's threads spin, for some 20 ms unless told. Where other threads
+    # want the cores as well, 2^12 cycles are better.
+    os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
     blas.load()
     # MLX launches the operations of a graph breadth first only up to this width, 20 unless told,
     # and depth first beyond: then the lanes of a CPU (lanes.py) would work one after the other.

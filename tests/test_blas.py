@@ -3,7 +3,10 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
+import mlx.core as mx
+import numpy as np
 import pytest
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux loads a BLAS library")
@@ -55,3 +58,63 @@ first.__exit__(None, None, None); print(count())
 second.__exit__(None, None, None); print(count())
 """
     assert run(code).stdout.split() == ["1", "2", "2", "3"]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+@pytest.mark.parametrize("transposed", [(a, b) for a in (False, True) for b in (False, True)])
+def test_products_of_few_rows_are_right_however_the_matrices_lie(rows, transposed):
+    rng = np.random.default_rng(rows)
+    for k, n in ((129, 130), (512, 96), (64, 20)):
+        matrices = [rng.standard_normal(shape, np.float32) for shape in ((rows, k), (k, n))]
+        a, b = (
+            mx.contiguous(mx.array(matrix).T).T if apart else mx.array(matrix)
+            for matrix, apart in zip(matrices, transposed, strict=True)
+        )
+        bias = mx.ones((rows, n))
+        exact = matrices[0].astype(np.float64) @ matrices[1]
+        np.testing.assert_allclose(np.array(a @ b), exact, rtol=1e-4, atol=1e-4)
+        np.testing.assert_allclose(
+            np.array(mx.addmm(bias, a, b, alpha=2, beta=3)), 2 * exact + 3, rtol=1e-4, atol=2e-4
+        )
+
+
+# A product of so many rows with a matrix of this size: is it one of vectors?
+OF_VECTORS = """
+import ctypes, mlx_transformer, mlx.core as mx
+library, seen = ctypes.CDLL("libopenblas.so.0"), []
+library.cblas_sgemv.restype = None
+signature = [ctypes.c_int] * 4 + [ctypes.c_float, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+signature += [ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int]
+@ctypes.CFUNCTYPE(None, *signature)
+def gemv(*args):
+    seen.append(1)
+    library.cblas_sgemv.argtypes = signature
+    library.cblas_sgemv(*args)
+ctypes.CDLL(None).mlx_transformer_use_blas(library.cblas_sgemm, gemv)
+for rows, size in ((1, 256), (4, 256), (5, 256), (1, 64)):
+    seen.clear()
+    mx.eval(mx.ones((rows, size)) @ mx.ones((size, size)))
+    print(len(seen))
+"""
+
+
+def test_only_few_rows_of_large_matrices_are_multiplied_one_by_one():
+    assert run(OF_VECTORS).stdout.split() == ["1", "4", "0", "0"]
+
+
+def test_few_rows_is_built_once_and_done_without_where_there_is_no_compiler(tmp_path: Path):
+    product = (
+        "import mlx_transformer, mlx.core as mx;"
+        "print((mx.ones((1, 300)) @ mx.ones((300, 300)))[0, 0].item())"
+    )
+    cache = {"XDG_CACHE_HOME": str(tmp_path)}
+    done = run(product, **cache, PATH="")
+    assert (done.stdout, done.stderr) == ("300.0\n", "")
+    assert not list(tmp_path.rglob("*.so"))
+
+    assert run(product, **cache).stdout == "300.0\n"
+    (built,) = tmp_path.rglob("*.so")
+    written = built.stat().st_mtime_ns
+    assert run(product, **cache).stdout == "300.0\n"
+    assert list(tmp_path.rglob("*.so")) == [built]
+    assert built.stat().st_mtime_ns == written
