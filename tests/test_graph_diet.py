@@ -239,9 +239,10 @@ def test_a_training_step():
     assert plain.waits == 2
     assert more.nodes <= 3100
     assert more.kernels <= 2200
-    # None is computed twice, and q, k and v are one.
+    # None is computed twice, and q, k and v are one. On a CPU the norm of the gradient is one too.
     limit = training_products(CONFIG, SENTENCES, LENGTH, LENGTH)
-    assert products(more) == sum(product.times for product in limit) < 0.8 * products(plain)
+    of_model = products(more) - (mx.default_device() == mx.cpu)
+    assert of_model == sum(product.times for product in limit) < 0.8 * products(plain)
 
 
 @pytest.mark.parametrize(("beam", "nodes", "kernels"), [(1, 750, 490), (4, 840, 540)])

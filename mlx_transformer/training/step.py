@@ -177,7 +177,7 @@ class TrainStep:
         gradients = [mx.distributed.all_sum(g, group=self._group) for g in gradients]
         total, nll, tokens = mx.distributed.all_sum(mx.stack(list(loss)), group=self._group)
         factor = 1 / (mx.maximum(tokens, 1) * packed.get("loss_scale", 1.0))
-        squares = self._side_by_side(lambda g: mx.square(g).sum(), gradients)
+        squares = self._side_by_side(square_sum, gradients)
         norm = factor * mx.sqrt(_total(*squares))
         if self._config.clip_norm is not None:
             factor = factor * mx.minimum(1.0, self._config.clip_norm / (norm + 1e-6))
@@ -234,6 +234,14 @@ class TrainStep:
 
 def _total(first: mx.array, *others: mx.array) -> mx.array:
     return sum(others, first)
+
+
+def square_sum(vector: mx.array) -> mx.array:
+    """On a CPU as a product: MLX's sum there adds number by number, which takes four times as long
+    and, of the squares of 24 million numbers, loses a twentieth."""
+    if mx.default_device() == mx.cpu:
+        return vector @ vector
+    return mx.square(vector).sum()
 
 
 def output_loss(config: ModelConfig) -> OutputLoss:

@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
-from mlx_transformer.training.step import TrainStep, initial_state
+from mlx_transformer.training.step import TrainStep, initial_state, square_sum
 
 # Without attention biases: softmax ignores a bias of all keys, so its gradient is rounding error,
 # and that is all Adam would see.
@@ -113,6 +113,12 @@ def test_clipping_bounds_the_gradient_adam_sees():
     assert np.linalg.norm(flat(clipped["m"])) == pytest.approx((1 - beta1) * norm / 10, rel=1e-3)
     loose = run([[batch()]], replace(TRAINING, clip_norm=norm * 10))[0]
     assert distance(free, loose) < 1e-6
+
+
+def test_the_norm_of_a_large_model_is_exact():
+    numbers = np.random.default_rng(0).standard_normal(24_000_000, np.float32)
+    exact = np.square(numbers, dtype=np.float64).sum()
+    assert square_sum(mx.array(numbers)).item() == pytest.approx(exact, rel=2e-3)
 
 
 def test_the_first_step_that_is_not_finite_is_remembered():
