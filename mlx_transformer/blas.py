@@ -34,31 +34,33 @@ def load() -> None:
         )
         return
     # The first to be global is the one whose product MLX finds.
-    if hasattr(library, "cblas_sgemv") and (few_rows := _built_few_rows()):
-        ctypes.CDLL(str(few_rows), mode=ctypes.RTLD_GLOBAL).mlx_transformer_use_blas(
-            library.cblas_sgemm, library.cblas_sgemv
-        )
+    if hasattr(library, "cblas_sgemv") and (few_rows := _few_rows()):
+        few_rows.mlx_transformer_use_blas(library.cblas_sgemm, library.cblas_sgemv)
     ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
 
 
-def _built_few_rows() -> Path | None:
-    """few_rows.cpp as a library, built by the first process that needs it; None: it cannot be.
+def _few_rows() -> ctypes.CDLL | None:
+    """few_rows.cpp, for all to see. As with MLX's own kernels, a machine without g++ does without,
+    and so does one where nothing can be kept."""
+    try:
+        return ctypes.CDLL(str(_built_few_rows()), mode=ctypes.RTLD_GLOBAL)
+    except (OSError, RuntimeError, subprocess.CalledProcessError):
+        return None
 
-    As with MLX's own kernels, a machine without g++ does without. Not in the temporary folder,
-    where others may write too.
-    """
+
+def _built_few_rows() -> Path:
+    """The library, built by the first process that needs it and kept in the user's cache: in the
+    temporary folder others might put another one in its place."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlx-transformer"
-    library = cache / f"few-rows-{sha256(_FEW_ROWS.read_bytes()).hexdigest()[:16]}.so"
+    version = sha256(_FEW_ROWS.read_bytes()).hexdigest()[:16]
+    library = cache / f"few-rows-{version}-{os.uname().machine}.so"
     if not library.exists():
-        try:
-            cache.mkdir(parents=True, exist_ok=True)
-            with tempfile.TemporaryDirectory(dir=cache) as aside:
-                built = Path(aside, library.name)
-                options = ["-O2", "-shared", "-fPIC", "-o"]
-                subprocess.run(["g++", *options, built, _FEW_ROWS], check=True, capture_output=True)
-                built.replace(library)
-        except (OSError, subprocess.CalledProcessError):
-            return None
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache) as aside:
+            built = Path(aside, library.name)
+            command = ["g++", "-O2", "-shared", "-fPIC", "-o", built, _FEW_ROWS]
+            subprocess.run(command, check=True, capture_output=True)
+            built.replace(library)
     return library
 
 

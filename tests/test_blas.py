@@ -111,6 +111,7 @@ def test_few_rows_is_built_once_and_done_without_where_there_is_no_compiler(tmp_
     done = run(product, **cache, PATH="")
     assert (done.stdout, done.stderr) == ("300.0\n", "")
     assert not list(tmp_path.rglob("*.so"))
+    assert run(product, XDG_CACHE_HOME="/proc/nowhere").stdout == "300.0\n"
 
     assert run(product, **cache).stdout == "300.0\n"
     (built,) = tmp_path.rglob("*.so")
