@@ -58,7 +58,7 @@ def _built_few_rows() -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as aside:
             built = Path(aside, library.name)
-            command = ["g++", "-O2", "-shared", "-fPIC", "-o", built, _FEW_ROWS]
+            command = ["g++", "-O2", "-shared", "-fPIC", "-o", str(built), str(_FEW_ROWS)]
             subprocess.run(command, check=True, capture_output=True)
             built.replace(library)
     return library
