@@ -12,8 +12,8 @@ using Gemv = void(int order, int trans, int rows, int columns, float alpha,
 
 namespace {
 constexpr int ROW_MAJOR = 101, NO_TRANS = 111, TRANS = 112;
-constexpr int FEW = 4;                  // rows: more are worth the packing
-constexpr long SMALL = 128 * 128;       // matrices: OpenBLAS does not pack these
+constexpr int FEW = 4;             // rows: more are worth the packing
+constexpr long SMALL = 128 * 128;  // numbers: such a matrix lies in the cache, packed or not
 
 Gemm* gemm;
 Gemv* gemv;
