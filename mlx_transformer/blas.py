@@ -34,8 +34,8 @@ def load() -> None:
         )
         return
     # The first to be global is the one whose product MLX finds.
-    if hasattr(library, "cblas_sgemv") and (few_rows := _few_rows()):
-        few_rows.mlx_transformer_use_blas(library.cblas_sgemm, library.cblas_sgemv)
+    if hasattr(library, "cblas_sgemm") and (few_rows := _few_rows()):
+        few_rows.mlx_transformer_use_blas(library.cblas_sgemm)
     ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
 
 
@@ -58,7 +58,7 @@ def _built_few_rows() -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as aside:
             built = Path(aside, library.name)
-            command = ["g++", "-O2", "-shared", "-fPIC", "-o", str(built), str(_FEW_ROWS)]
+            command = ["g++", "-O3", "-shared", "-fPIC", "-o", str(built), str(_FEW_ROWS)]
             subprocess.run(command, check=True, capture_output=True)
             built.replace(library)
     return library

@@ -15,6 +15,7 @@ import mlx.core as mx
 from mlx_transformer import blas
 
 MOST_LANES = 16  # each has its own graph to trace, and a share of the weights
+LANE_ROWS = 32  # hypotheses of a search that make another lane worth it
 
 _own = threading.local()  # MLX streams belong to the thread that made them
 
@@ -40,3 +41,13 @@ def side_by_side(count: int) -> Iterator[list[mx.Stream]]:
         made.append(mx.new_stream(device))
     with blas.threads(max(1, cores() // count)):
         yield [mx.default_stream(device), *made[: count - 1]]
+
+
+def launch_early(x: mx.array, rows: int) -> None:
+    """On a CPU, let `x` be computed while the host still describes what comes after it.
+
+    MLX queues too few operations to bridge that time, which counts where a step has few rows. With
+    more there are other lanes: they would wait while the host waits for room in this one's queue.
+    """
+    if rows < LANE_ROWS and mx.default_device() == mx.cpu:
+        mx.async_eval(x)

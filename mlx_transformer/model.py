@@ -19,7 +19,7 @@ import numpy as np
 
 from mlx_transformer.config import ModelConfig
 
-Mask = mx.array | str
+Mask = mx.array | str | None  # true where to look, or "causal", or all is seen
 Key = mx.array | None  # a random key: dropout is on
 KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)
 Maps = list[mx.array] | None  # where attention weights are collected, if anywhere
@@ -68,7 +68,7 @@ class LayerNorm(nn.LayerNorm):
         return normalised(x, self.weight, self.bias, self.eps)
 
 
-@partial(mx.compile, shapeless=True)
+@mx.compile
 def normalised(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
     return mx.fast.layer_norm(x, weight, bias, eps)
 
@@ -118,7 +118,7 @@ class DecoderLayer(nn.Module):
         self,
         y: mx.array,
         memory: mx.array | KeysValues,
-        memory_mask: mx.array,
+        memory_mask: Mask,
         key: Key = None,
         cache: Cache | None = None,
         maps: tuple[Maps, Maps] = (None, None),
@@ -155,17 +155,19 @@ def attend(q: mx.array, k: mx.array, v: mx.array, mask: Mask, maps: Maps) -> mx.
 
     The weights are never materialised by the fused kernel; asked for, they are computed apart.
     """
-    B, _, T, d_k = q.shape
+    T, d_k = q.shape[-2:]
     scale = 1 / math.sqrt(d_k)
     if maps is None:
         out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
     else:
         scores = (q * scale) @ k.swapaxes(-1, -2)
-        keep = mx.tri(T, dtype=mx.bool_) if isinstance(mask, str) else mask
-        weights = mx.softmax(mx.where(keep, scores, mx.finfo(scores.dtype).min), axis=-1)
+        if mask is not None:
+            keep = mx.tri(T, dtype=mx.bool_) if isinstance(mask, str) else mask
+            scores = mx.where(keep, scores, mx.finfo(scores.dtype).min)
+        weights = mx.softmax(scores, axis=-1)
         maps.append(weights)
         out = weights @ v
-    return out.swapaxes(1, 2).reshape(B, T, -1)
+    return joined(out)
 
 
 class SelfAttention(nn.Module):
@@ -207,7 +209,7 @@ class CrossAttention(nn.Module):
         return heads(k, self._h), heads(v, self._h)
 
     def __call__(
-        self, x: mx.array, memory: mx.array | KeysValues, mask: mx.array, maps: Maps = None
+        self, x: mx.array, memory: mx.array | KeysValues, mask: Mask, maps: Maps = None
     ) -> mx.array:
         """x (B,T,d_model) -> (B,T,d_model)"""
         k, v = self.keys_values(memory) if isinstance(memory, mx.array) else memory
@@ -220,6 +222,12 @@ def heads(x: mx.array, h: int) -> mx.array:
     if T == 1:  # nothing to move, and MLX sees that there is not
         return x.reshape(B, h, 1, -1)
     return x.reshape(B, T, h, -1).swapaxes(1, 2)
+
+
+def joined(x: mx.array) -> mx.array:
+    """(B,h,T,d) -> (B,T,h*d)"""
+    B, _, T, _ = x.shape
+    return (x if T == 1 else x.swapaxes(1, 2)).reshape(B, T, -1)
 
 
 # 3.3 Position-wise feed-forward networks
@@ -386,7 +394,7 @@ class Transformer(nn.Module):
         self,
         target: mx.array,
         memory: Sequence[mx.array | KeysValues],
-        memory_mask: mx.array,
+        memory_mask: Mask,
         *,
         position: int | mx.array = 0,
         caches: Sequence[Cache] | None = None,

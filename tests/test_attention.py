@@ -90,7 +90,8 @@ def record_attention(monkeypatch) -> list[list[np.ndarray]]:
 
     def record(q, k, mask):
         Q, K = (np.array(x, dtype=np.float64) for x in (q, k))
-        keep = np.broadcast_to(np.array(mask), (*Q.shape[:3], K.shape[2]))
+        seen = np.array(True if mask is None else mask)
+        keep = np.broadcast_to(seen, (*Q.shape[:3], K.shape[2]))
         scores = np.where(keep, Q @ K.swapaxes(-1, -2) / np.sqrt(Q.shape[-1]), -np.inf)
         powers = np.exp(scores - scores.max(-1, keepdims=True))
         weights = powers / powers.sum(-1, keepdims=True)
@@ -109,6 +110,7 @@ def record_attention(monkeypatch) -> list[list[np.ndarray]]:
         monkeypatch.setattr(module, name, recording)
 
     before(mlx_transformer.model, "attend")
+    before(mlx_transformer.decoding.cache, "attend")
     before(mlx_transformer.decoding.cache, "attend_on_cpu")
     return calls
 

@@ -60,11 +60,11 @@ second.__exit__(None, None, None); print(count())
     assert run(code).stdout.split() == ["1", "2", "2", "3"]
 
 
-@pytest.mark.parametrize("rows", [1, 2, 4, 5])
+@pytest.mark.parametrize("rows", [1, 4, 16, 17])
 @pytest.mark.parametrize("transposed", [(a, b) for a in (False, True) for b in (False, True)])
 def test_products_of_few_rows_are_right_however_the_matrices_lie(rows, transposed):
     rng = np.random.default_rng(rows)
-    for k, n in ((129, 130), (512, 96), (64, 20)):
+    for k, n in ((129, 130), (136, 130), (512, 96), (2048, 1), (64, 20)):
         matrices = [rng.standard_normal(shape, np.float32) for shape in ((rows, k), (k, n))]
         a, b = (
             mx.contiguous(mx.array(matrix).T).T if apart else mx.array(matrix)
@@ -78,28 +78,27 @@ def test_products_of_few_rows_are_right_however_the_matrices_lie(rows, transpose
         )
 
 
-# A product of so many rows with a matrix of this size: is it one of vectors?
-OF_VECTORS = """
+# How many columns of a product of so many rows with a matrix of this size are the BLAS library's?
+LEFT_TO_BLAS = """
 import ctypes, mlx_transformer, mlx.core as mx
 library, seen = ctypes.CDLL("libopenblas.so.0"), []
-library.cblas_sgemv.restype = None
-signature = [ctypes.c_int] * 4 + [ctypes.c_float, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
+signature = [ctypes.c_int] * 6 + [ctypes.c_float, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p]
 signature += [ctypes.c_int, ctypes.c_float, ctypes.c_void_p, ctypes.c_int]
 @ctypes.CFUNCTYPE(None, *signature)
-def gemv(*args):
-    seen.append(1)
-    library.cblas_sgemv.argtypes = signature
-    library.cblas_sgemv(*args)
-ctypes.CDLL(None).mlx_transformer_use_blas(library.cblas_sgemm, gemv)
-for rows, size in ((1, 256), (4, 256), (5, 256), (1, 64)):
+def gemm(*args):
+    seen.append(args[4])
+    library.cblas_sgemm.argtypes = signature
+    library.cblas_sgemm(*args)
+ctypes.CDLL(None).mlx_transformer_use_blas(gemm)
+for rows, k, n in ((1, 256, 256), (16, 256, 256), (17, 256, 256), (1, 64, 64), (2, 256, 261)):
     seen.clear()
-    mx.eval(mx.ones((rows, size)) @ mx.ones((size, size)))
-    print(len(seen))
+    mx.eval(mx.ones((rows, k)) @ mx.ones((k, n)))
+    print(sum(seen))
 """
 
 
-def test_only_few_rows_of_large_matrices_are_multiplied_one_by_one():
-    assert run(OF_VECTORS).stdout.split() == ["1", "4", "0", "0"]
+def test_only_few_rows_of_large_matrices_are_not_for_the_blas_library():
+    assert run(LEFT_TO_BLAS).stdout.split() == ["0", "0", "256", "64", "5"]
 
 
 def test_few_rows_is_built_once_and_done_without_where_there_is_no_compiler(tmp_path: Path):

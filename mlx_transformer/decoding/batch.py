@@ -16,6 +16,7 @@ from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Caches, Memory, Step
 from mlx_transformer.errors import InputError
+from mlx_transformer.lanes import launch_early
 
 Ids = Sequence[int]
 State = tuple[Hypotheses, Caches]
@@ -56,9 +57,12 @@ class Batch:
         self._draws = draws(sources, options, limits) if options.sample else None
         self._forced = padded(prefixes or [()] * B, NONE)
         memory = model.encode(source)
+        launch_early(memory, rows=B * K)
         # Read in every step, so it is worth laying them out head by head.
         layers = [(mx.contiguous(k), mx.contiguous(v)) for k, v in model.memory_keys_values(memory)]
-        self._memory = Memory(layers, model.source_mask(source))
+        # Whether there is padding to hide would be one more case to compile.
+        padding = step.compiled or any(len(ids) < source.shape[1] for ids in sources)
+        self._memory = Memory(layers, model.source_mask(source) if padding else None)
         room = round_up(min(source.shape[1] + SPARE, max(limits)), COARSE)
         self._caches = empty_slots(config, B, K, room, memory.dtype)
         self.hyps = choose.start(config.first_id, B, K, options.nbest, room, apart=options.sample)
@@ -131,8 +135,9 @@ class Batch:
         kept = mx.array(rows)
         self.hyps = Hypotheses(*(x[kept] for x in self.hyps))
         self._flags = self.hyps.done
+        mask = self._memory.mask
         layers = [(k[kept], v[kept]) for k, v in self._memory.layers]
-        self._memory = Memory(layers, self._memory.mask[kept])
+        self._memory = Memory(layers, None if mask is None else mask[kept])
         self._caches = [(k[kept], v[kept]) for k, v in self._caches]
 
     def _store(self, rows: np.ndarray) -> None:

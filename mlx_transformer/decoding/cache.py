@@ -12,19 +12,21 @@ import mlx.core as mx
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.exponential import exp_below
-from mlx_transformer.model import KeysValues, attend
+from mlx_transformer.lanes import launch_early
+from mlx_transformer.model import KeysValues, attend, joined
 
 
 class SlotCache:
     """One layer's cache during one step: a `Cache` of the model."""
 
-    def __init__(self, slots: KeysValues, first: mx.array, visible: mx.array):
+    def __init__(self, slots: KeysValues, first: mx.array, reach: int, visible: mx.array | None):
         """slots (B,h,T*K,d), of which Q from `first` (1,) on are this step's.
 
-        visible (B,1,Q,R*K): which of the first R positions' slots each hypothesis may read.
+        visible (B,1,Q,reach): which of the first slots each hypothesis may read, if not all.
         """
         self.slots = slots
         self._first = first
+        self._reach = reach
         self._visible = visible
 
     def attend(self, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
@@ -34,11 +36,13 @@ class SlotCache:
             for old, new in zip(self.slots, (k, v), strict=True)
         )
         self.slots = keys, values
-        reach = self._visible.shape[-1]
-        past = keys[:, :, :reach], values[:, :, :reach]
-        if mx.default_device() == mx.gpu:
-            return attend(q, *past, self._visible, None)
-        return attend_on_cpu(q, *past, self._visible)
+        past = keys[:, :, : self._reach], values[:, :, : self._reach]
+        if self._visible is None or mx.default_device() == mx.gpu:
+            out = attend(q, *past, self._visible, None)
+        else:
+            out = attend_on_cpu(q, *past, self._visible)
+        launch_early(out, rows=q.shape[0] * q.shape[2])
+        return out
 
 
 def visible_slots(slots: mx.array, K: int, reach: int) -> mx.array:
@@ -50,12 +54,12 @@ def visible_slots(slots: mx.array, K: int, reach: int) -> mx.array:
 
 def attend_on_cpu(q: mx.array, k: mx.array, v: mx.array, visible: mx.array) -> mx.array:
     """As the model's `attend`, with a quicker exponential than that of MLX."""
-    B, _, Q, d_k = q.shape
+    d_k = q.shape[-1]
     scores = (q * (1 / math.sqrt(d_k))) @ k.swapaxes(-1, -2)
     scores = mx.where(visible, scores, mx.finfo(scores.dtype).min)
     weights = exp_below(scores, mx.max(scores, axis=-1, keepdims=True))
     out = ((weights @ v) / mx.sum(weights, axis=-1, keepdims=True)).astype(q.dtype)
-    return out.swapaxes(1, 2).reshape(B, Q, -1)
+    return joined(out)
 
 
 def empty_slots(config: ModelConfig, B: int, K: int, T: int, dtype: mx.Dtype) -> list[KeysValues]:

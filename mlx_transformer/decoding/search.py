@@ -13,11 +13,10 @@ import mlx.nn as nn
 from mlx_transformer.decoding.batch import ROWS, Batch, Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Step
-from mlx_transformer.lanes import most_lanes, side_by_side
+from mlx_transformer.lanes import LANE_ROWS, most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 
 BATCH_TOKENS = 1024  # of the sources of a batch, padding included
-LANE_ROWS = 32  # open hypotheses that make another lane worth it
 FIRST_WINDOW, LAST_WINDOW = 256, 4096  # sentences sorted together
 
 Sentence = tuple[Ids, Ids]  # source ids ending in eos, and the ids its results begin with

@@ -22,7 +22,7 @@ class Memory(NamedTuple):
     """What all steps read of the sources: kept per sentence, not per hypothesis."""
 
     layers: list[KeysValues]  # by decoder layer
-    mask: mx.array  # (B,1,1,S)
+    mask: mx.array | None  # (B,1,1,S) true at real tokens; None: all are
 
 
 class Step:
@@ -61,8 +61,10 @@ class Step:
         """
         B, K, _ = hyps.words.shape
         hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t, Q))
-        visible = visible_slots(hyps.slots[:, :Q], K, reach)
-        layers = [SlotCache(slots, (now.t * K)[None], visible) for slots in caches]
+        # A single hypothesis sees its whole past, and uncompiled nothing reaches beyond.
+        alone = K == 1 and not self.compiled
+        visible = None if alone else visible_slots(hyps.slots[:, :Q], K, reach)
+        layers = [SlotCache(slots, (now.t * K)[None], reach * K, visible) for slots in caches]
         hidden = self.model.decode(
             hyps.tokens[:, :Q],
             memory.layers,
