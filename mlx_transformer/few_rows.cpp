@@ -76,7 +76,7 @@ extern "C" void mlx_transformer_use_blas(Gemm* gemm_of_blas) { gemm = gemm_of_bl
 extern "C" void cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
                             const float* a, int lda, const float* b, int ldb, float beta, float* c,
                             int ldc) {
-  const bool few = order == ROW_MAJOR && trans_b == NO_TRANS && m <= FEW &&
+  const bool few = order == ROW_MAJOR && trans_b == NO_TRANS && m <= FEW && n >= WIDTH &&
                    long(n) * k >= SMALL && k % PLACES == 0;
   const int whole = few ? n - n % WIDTH : 0;  // columns; the rest is for the BLAS library
   if (few && trans_a == NO_TRANS)

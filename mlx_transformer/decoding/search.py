@@ -130,16 +130,17 @@ def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int) -> Iterato
 
 
 def batches(window: list[Numbered], width: int) -> Iterator[Job]:
-    """Sentences of like length, longest first, within BATCH_TOKENS and with work for all lanes"""
-    most = -(-len(window) // width)
-    job = Job([], [])
-    for number, sentence in sorted(window, key=lambda item: -len(item[1][0])):
-        longest = len((job.sentences or [sentence])[0][0])
-        fits = max(1, min(most, BATCH_TOKENS // longest))
-        if len(job.numbers) == max(n for n in ROWS if n <= fits):
-            yield job
-            job = Job([], [])
-        job.numbers.append(number)
-        job.sentences.append(sentence)
-    if job.numbers:
-        yield job
+    """Sentences of like length, longest first, within BATCH_TOKENS.
+
+    As many batches as there are lanes are alike: lanes go from step to step together, and the
+    slowest would keep the others waiting.
+    """
+    waiting = sorted(window, key=lambda item: -len(item[1][0]))
+    while waiting:
+        longest = len(waiting[0][1][0])
+        fits = max(1, BATCH_TOKENS // longest)
+        size = width * max(n for n in ROWS if n <= fits)
+        alike, waiting = waiting[:size], waiting[size:]
+        for lane in range(min(width, len(alike))):
+            numbers, sentences = zip(*alike[lane::width], strict=True)
+            yield Job(list(numbers), list(sentences))

@@ -4,7 +4,7 @@ An optimiser does the same to every number, whichever matrix it is in. On vector
 operations instead of some for each of a hundred arrays.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from math import prod
 
 import mlx.core as mx
@@ -15,10 +15,17 @@ Vectors = list[mx.array]
 
 
 class Layout:
-    """Which weight is where in `count` vectors of nearly equal length."""
+    """Which weight is where in `count` vectors of nearly equal length.
 
-    def __init__(self, shapes: Mapping[str, Sequence[int]], count: int) -> None:
+    The `factors`, matrices W of products x W^T, lie there column by column: that is how MLX
+    computes their gradients, which then need not be transposed.
+    """
+
+    def __init__(
+        self, shapes: Mapping[str, Sequence[int]], count: int, factors: Collection[str] = ()
+    ) -> None:
         self._shapes = shapes
+        self._factors = factors
         self._names: list[list[str]] = [[] for _ in range(count)]
         lengths = [0] * count
         for name in sorted(shapes, key=lambda name: (-prod(shapes[name]), name)):
@@ -27,7 +34,10 @@ class Layout:
             lengths[shortest] += prod(shapes[name])
 
     def join(self, named: Named) -> Vectors:
-        return [mx.concatenate([named[n].reshape(-1) for n in names]) for names in self._names]
+        return [
+            mx.concatenate([self._turned(name, named[name]).reshape(-1) for name in names])
+            for names in self._names
+        ]
 
     def split(self, vectors: Vectors) -> Named:
         """Each weight in its shape: views, nothing is copied."""
@@ -36,5 +46,10 @@ class Layout:
             ends = np.cumsum([prod(self._shapes[name]) for name in names])
             parts = mx.split(vector, ends[:-1].tolist())
             for name, part in zip(names, parts, strict=True):
-                named[name] = part.reshape(self._shapes[name])
+                shape = self._shapes[name]
+                lying = part.reshape(shape[::-1] if name in self._factors else shape)
+                named[name] = self._turned(name, lying)
         return named
+
+    def _turned(self, name: str, weight: mx.array) -> mx.array:
+        return weight.T if name in self._factors else weight

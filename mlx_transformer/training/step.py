@@ -7,9 +7,11 @@ the step and the rank: there is no other random state to save.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import mlx.core as mx
+import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from mlx_transformer.config import ModelConfig
@@ -33,6 +35,16 @@ Arrays = tuple[mx.array, mx.array, mx.array]
 # float16 overflows where float32 does not: the loss is scaled as far up as the gradients allow.
 FIRST_LOSS_SCALE = 2.0**10
 STEPS_TO_DOUBLE_SCALE = 2000
+
+
+class Pace(NamedTuple):
+    """What Adam does alike to every weight."""
+
+    factor: mx.array  # from the sum of gradients to the mean, clipped
+    rate: mx.array
+    correct1: mx.array  # for the bias of the moments
+    correct2: mx.array
+    finite: mx.array | None  # float16: whether to move at all
 
 
 class Metrics(NamedTuple):
@@ -79,7 +91,7 @@ class TrainStep:
         self._group = group or mx.distributed.init()
         self._lanes = lanes or [mx.default_stream(mx.default_device())]
         shapes = {name: p.shape for name, p in named_parameters(model).items()}
-        self._layout = Layout(shapes, len(self._lanes))
+        self._layout = Layout(shapes, len(self._lanes), factors(model))
         self._dtype = getattr(mx, config.dtype)
         self._scheduled = make_schedule(config, model.config.d_model)
         self._loss = output_loss(model.config)
@@ -87,7 +99,8 @@ class TrainStep:
         self._key = ranks[self._group.rank()]
         # Compiled apart: within one graph lanes would share constants, which then do not fuse.
         self._share = mx.compile(self._share_gradients)
-        self._finish = mx.compile(self._update)
+        self._judge = mx.compile(self._judge_gradients)
+        self._adam = mx.compile(self._move)
 
     def pack(self, state: State) -> Packed:
         """A state to update. It takes over the arrays of `state`, whose memory is then reused."""
@@ -118,8 +131,12 @@ class TrainStep:
                 parts = [self._sum(parts)]
                 mx.async_eval(parts)
             parts += self._gradients(packed, packed["step"] * self._config.accumulate + i, *batch)
-        packed, metrics = self._finish(packed, parts)
-        return packed, Metrics(*metrics)
+        weights = {name: packed[name] for name in WEIGHTS}
+        scalars = {name: packed[name] for name in packed.keys() - weights}
+        gradients, scalars, pace, metrics = self._judge(scalars, parts)
+        moved = self._side_by_side(partial(self._adam, *pace), *weights.values(), gradients)
+        weights = {name: [vectors[i] for vectors in moved] for i, name in enumerate(WEIGHTS)}
+        return weights | scalars, Metrics(*metrics)
 
     def _gradients(self, packed: Packed, count: mx.array, *batch: mx.array) -> list[Part]:
         """Of micro-batch number `count`, each lane's share."""
@@ -171,57 +188,70 @@ class TrainStep:
         """The weights as the model nests them."""
         return tree_unflatten(list(self._layout.split(vectors).items()))
 
-    def _update(self, packed: Packed, parts: Sequence[Part]) -> tuple[Packed, Metrics]:
-        """Adam, on the mean gradient of all tokens."""
+    def _judge_gradients(
+        self, scalars: Packed, parts: Sequence[Part]
+    ) -> tuple[Vectors, Packed, Pace, Metrics]:
+        """The gradient of all tokens and how far to go along it."""
         gradients, loss = self._sum(parts)
         gradients = [mx.distributed.all_sum(g, group=self._group) for g in gradients]
         total, nll, tokens = mx.distributed.all_sum(mx.stack(list(loss)), group=self._group)
-        factor = 1 / (mx.maximum(tokens, 1) * packed.get("loss_scale", 1.0))
+        factor = 1 / (mx.maximum(tokens, 1) * scalars.get("loss_scale", 1.0))
         squares = self._side_by_side(square_sum, gradients)
         norm = factor * mx.sqrt(_total(*squares))
         if self._config.clip_norm is not None:
             factor = factor * mx.minimum(1.0, self._config.clip_norm / (norm + 1e-6))
 
-        step = packed["step"] + 1
-        learning_rate = self._scheduled(step.astype(mx.float32))
-        after = self._adam(packed, gradients, factor, step, learning_rate)
-        finite = mx.isfinite(norm) & mx.isfinite(total)
-        if "loss_scale" in packed:
-            after, finite = self._rescale(packed, after, finite, total)
-        bad = mx.where(finite | (packed["bad_step"] > 0), packed["bad_step"], step)
-        after |= {"step": step, "bad_step": bad}
-        return after, Metrics(total, nll, tokens, norm, learning_rate)
-
-    def _adam(
-        self, packed: Packed, gradients: Vectors, factor: mx.array, step: mx.array, rate: mx.array
-    ) -> Packed:
-        beta1, beta2, eps = self._config.beta1, self._config.beta2, self._config.eps
+        step = scalars["step"] + 1
         t = step.astype(mx.float32)
-        correct1, correct2 = 1 / (1 - beta1**t), 1 / (1 - beta2**t)
+        rate = self._scheduled(t)
+        correct1, correct2 = (
+            1 / (1 - beta**t) for beta in (self._config.beta1, self._config.beta2)
+        )
+        finite = mx.isfinite(norm) & mx.isfinite(total)
+        pace = Pace(factor, rate, correct1, correct2, None)
+        after: Packed = {}
+        if "loss_scale" in scalars:
+            pace = pace._replace(finite=finite)
+            after, finite = self._rescale(scalars, finite, total)
+        bad = mx.where(finite | (scalars["bad_step"] > 0), scalars["bad_step"], step)
+        after |= {"step": step, "bad_step": bad}
+        return gradients, after, pace, Metrics(total, nll, tokens, norm, rate)
 
-        def update(p: mx.array, m: mx.array, v: mx.array, g: mx.array) -> Sequence[mx.array]:
-            m = beta1 * m + (1 - beta1) * (g * factor)
-            v = beta2 * v + (1 - beta2) * mx.square(g * factor)
-            return p - rate * (m * correct1) / (mx.sqrt(v * correct2) + eps), m, v
-
-        updated = self._side_by_side(update, *(packed[name] for name in WEIGHTS), gradients)
-        return {name: [vectors[i] for vectors in updated] for i, name in enumerate(WEIGHTS)}
+    def _move(
+        self,
+        factor: mx.array,
+        rate: mx.array,
+        correct1: mx.array,
+        correct2: mx.array,
+        finite: mx.array | None,
+        p: mx.array,
+        m: mx.array,
+        v: mx.array,
+        g: mx.array,
+    ) -> Sequence[mx.array]:
+        """Adam: some weights and their moments after the update."""
+        beta1, beta2, eps = self._config.beta1, self._config.beta2, self._config.eps
+        before = p, m, v
+        m = beta1 * m + (1 - beta1) * (g * factor)
+        v = beta2 * v + (1 - beta2) * mx.square(g * factor)
+        p = p - rate * (m * correct1) / (mx.sqrt(v * correct2) + eps)
+        if finite is None:
+            return p, m, v
+        return [mx.where(finite, new, old) for new, old in zip((p, m, v), before, strict=True)]
 
     def _rescale(
-        self, packed: Packed, after: Packed, finite: mx.array, loss: mx.array
+        self, scalars: Packed, finite: mx.array, loss: mx.array
     ) -> tuple[Packed, mx.array]:
         """float16: an overflow halves the scale and leaves the weights as they were.
 
         It is an error only when the loss itself is not finite or the scale cannot go lower.
         """
-        before = {name: packed[name] for name in after}
-        kept = tree_map(lambda new, old: mx.where(finite, new, old), after, before)
-        good = mx.where(finite, packed["good_steps"] + 1, 0)
+        good = mx.where(finite, scalars["good_steps"] + 1, 0)
         double = good >= STEPS_TO_DOUBLE_SCALE
-        scale = packed["loss_scale"]
-        kept["loss_scale"] = mx.where(finite, mx.where(double, scale * 2, scale), scale / 2)
-        kept["good_steps"] = mx.where(double, 0, good)
-        return kept, mx.isfinite(loss) & (kept["loss_scale"] >= 1)
+        scale = scalars["loss_scale"]
+        scale = mx.where(finite, mx.where(double, scale * 2, scale), scale / 2)
+        after = {"loss_scale": scale, "good_steps": mx.where(double, 0, good)}
+        return after, mx.isfinite(loss) & (scale >= 1)
 
     def _side_by_side(self, function: Callable[..., Any], *columns: Vectors) -> list[Any]:
         """The function of the first of each column, of the second, ... each in its lane."""
@@ -230,6 +260,15 @@ class TrainStep:
             with mx.stream(lane):
                 results.append(function(*row))
         return results
+
+
+def factors(model: Transformer) -> set[str]:
+    """The weights W of products x W^T within the stacks."""
+    return {
+        f"{name}.weight"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.Linear) and name.startswith(("encoder.", "decoder."))
+    }
 
 
 def _total(first: mx.array, *others: mx.array) -> mx.array:

@@ -8,12 +8,15 @@ from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import named_parameters
 from mlx_transformer.training.layout import Layout
+from mlx_transformer.training.step import factors
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_weights_come_back_in_their_shapes(count):
-    named = named_parameters(Transformer(preset("tiny")))
-    layout = Layout({name: weight.shape for name, weight in named.items()}, count)
+    model = Transformer(preset("tiny"))
+    named = named_parameters(model)
+    shapes = {name: weight.shape for name, weight in named.items()}
+    layout = Layout(shapes, count, factors(model))
     vectors = layout.join(named)
     found = layout.split(vectors)
     assert found.keys() == named.keys()
@@ -21,3 +24,20 @@ def test_weights_come_back_in_their_shapes(count):
     lengths = [vector.size for vector in vectors]
     assert len(lengths) == count and sum(lengths) == sum(w.size for w in named.values())
     assert np.ptp(lengths) < 0.05 * sum(lengths)  # lanes have about as much to do
+
+
+def test_gradients_of_products_are_joined_as_they_are_computed():
+    model = Transformer(preset("tiny"))
+    weights = {
+        name: p.shape for name, p in named_parameters(model).items() if name in factors(model)
+    }
+    assert {shape for shape in weights.values() if len(shape) != 2} == set() != weights.keys()
+    x = mx.random.normal((5, model.config.d_model))
+    weight = model.encoder.layers[0].feed_forward.w_1.weight
+    gradient = mx.grad(lambda w: (x @ w.T).square().sum())(weight)
+    mx.eval(gradient)
+    layout = Layout({"w": weight.shape}, 1, {"w"})
+    (vector,) = layout.join({"w": gradient})
+    laid_out = np.array(vector).reshape(weight.shape[::-1])
+    assert np.array_equal(laid_out, np.array(gradient).T)
+    assert memoryview(gradient).strides == laid_out.T.strides  # nothing had to be moved
