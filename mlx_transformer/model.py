@@ -17,9 +17,10 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from mlx_transformer import kernels
 from mlx_transformer.config import ModelConfig
+from mlx_transformer.kernels import Mask
 
-Mask = mx.array | str | None  # true where to look, or "causal", or all is seen
 Key = mx.array | None  # a random key: dropout is on
 KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)
 Maps = list[mx.array] | None  # where attention weights are collected, if anywhere
@@ -62,22 +63,8 @@ def split(key: Key, n: int) -> Sequence[Key]:
 
 
 class LayerNorm(nn.LayerNorm):
-    """Compiled: on a CPU, where MLX has no kernel for it, it is four operations then, not ten."""
-
     def __call__(self, x: mx.array) -> mx.array:
-        return normalised(x, self.weight, self.bias, self.eps)
-
-
-@mx.compile
-def normalised(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
-    if mx.default_device() == mx.gpu:
-        return mx.fast.layer_norm(x, weight, bias, eps)
-    wide = x.astype(mx.float32)
-    centred = wide - mx.mean(wide, axis=-1, keepdims=True)
-    variance = mx.mean(mx.square(centred), axis=-1, keepdims=True)
-    # Contiguous, or the compiler would take the root again for every number of a row.
-    scale = mx.contiguous(mx.rsqrt(variance + eps))
-    return (centred * scale * weight + bias).astype(x.dtype)
+        return kernels.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 class Residual(LayerNorm):
@@ -157,24 +144,17 @@ class Stack(nn.Module):
 # 3.2 Attention
 
 
-def attend(q: mx.array, k: mx.array, v: mx.array, mask: Mask, maps: Maps) -> mx.array:
+def attend(q: mx.array, k: mx.array, v: mx.array, mask: Mask, maps: Maps = None) -> mx.array:
     """softmax(q k^T / sqrt(d_k)) v, heads joined: q (B,h,T,d_k) -> (B,T,h*d_v).
 
-    The weights are never materialised by the fused kernel; asked for, they are computed apart.
+    A fused kernel never materialises the weights; asked for, they are computed apart.
     """
-    T, d_k = q.shape[-2:]
-    scale = 1 / math.sqrt(d_k)
     if maps is None:
-        out = mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
-    else:
-        scores = (q * scale) @ k.swapaxes(-1, -2)
-        if mask is not None:
-            keep = mx.tri(T, dtype=mx.bool_) if isinstance(mask, str) else mask
-            scores = mx.where(keep, scores, mx.finfo(scores.dtype).min)
-        weights = mx.softmax(scores, axis=-1)
-        maps.append(weights)
-        out = weights @ v
-    return joined(out)
+        return joined(kernels.attention(q, k, v, mask))
+    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)
+    weights = mx.softmax(kernels.masked(scores, mask), axis=-1)
+    maps.append(weights)
+    return joined(weights @ v)
 
 
 class SelfAttention(nn.Module):
@@ -184,7 +164,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         d_k, d_v = config.head_sizes
         h, bias = config.h, config.attention_bias
-        self._h, self._bounds = h, (h * d_k, 2 * h * d_k)
+        self._sizes = d_k, d_k, d_v
         self.qkv = linear(config.d_model, [h * d_k, h * d_k, h * d_v], bias)
         self.out = linear(h * d_v, [config.d_model], bias)
 
@@ -192,7 +172,7 @@ class SelfAttention(nn.Module):
         self, x: mx.array, mask: Mask, cache: Cache | None = None, maps: Maps = None
     ) -> mx.array:
         """x (B,T,d_model) -> (B,T,d_model)"""
-        q, k, v = (heads(part, self._h) for part in mx.split(self.qkv(x), self._bounds, axis=-1))
+        q, k, v = heads(self.qkv(x), self._sizes)
         if cache is not None:
             return self.out(cache.attend(q, k, v))
         return self.out(attend(q, k, v, mask, maps))
@@ -205,30 +185,34 @@ class CrossAttention(nn.Module):
         super().__init__()
         d_k, d_v = config.head_sizes
         h, bias = config.h, config.attention_bias
-        self._h, self._d_k = h, d_k
+        self._sizes = d_k, d_v
         self.q = linear(config.d_model, [h * d_k], bias)
         self.kv = linear(config.d_model, [h * d_k, h * d_v], bias)
         self.out = linear(h * d_v, [config.d_model], bias)
 
     def keys_values(self, memory: mx.array) -> KeysValues:
         """memory (B,S,d_model) -> keys (B,h,S,d_k), values (B,h,S,d_v)"""
-        k, v = mx.split(self.kv(memory), [self._h * self._d_k], axis=-1)
-        return heads(k, self._h), heads(v, self._h)
+        k, v = heads(self.kv(memory), self._sizes)
+        return k, v
 
     def __call__(
         self, x: mx.array, memory: mx.array | KeysValues, mask: Mask, maps: Maps = None
     ) -> mx.array:
         """x (B,T,d_model) -> (B,T,d_model)"""
         k, v = self.keys_values(memory) if isinstance(memory, mx.array) else memory
-        return self.out(attend(heads(self.q(x), self._h), k, v, mask, maps))
+        (q,) = heads(self.q(x), self._sizes[:1])
+        return self.out(attend(q, k, v, mask, maps))
 
 
-def heads(x: mx.array, h: int) -> mx.array:
-    """(B,T,h*d) -> (B,h,T,d)"""
-    B, T, _ = x.shape
-    if T == 1:  # nothing to move, and MLX sees that there is not
-        return x.reshape(B, h, 1, -1)
-    return x.reshape(B, T, h, -1).swapaxes(1, 2)
+def heads(x: mx.array, sizes: Sequence[int]) -> list[mx.array]:
+    """Projections side by side, of heads of these sizes: (B,T,h*sum) -> (B,h,T,size) each"""
+    B, T, width = x.shape
+    if len(set(sizes)) == 1:
+        return list(mx.split(kernels.by_head(x.reshape(B, T, -1, sizes[0])), len(sizes), axis=1))
+    h = width // sum(sizes)
+    bounds = [h * sum(sizes[:i]) for i in range(1, len(sizes))]
+    parts = mx.split(x, bounds, axis=-1)
+    return [kernels.by_head(part.reshape(B, T, h, -1)) for part in parts]
 
 
 def joined(x: mx.array) -> mx.array:

@@ -111,7 +111,6 @@ def record_attention(monkeypatch) -> list[list[np.ndarray]]:
 
     before(mlx_transformer.model, "attend")
     before(mlx_transformer.decoding.cache, "attend")
-    before(mlx_transformer.decoding.cache, "attend_on_cpu")
     return calls
 
 

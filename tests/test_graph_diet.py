@@ -243,15 +243,17 @@ def test_a_training_step():
     few, more, plain = training(2), training(6), plain_training(2)
     assert more.waits == few.waits  # those at the end of the run
     assert plain.waits == 2
-    assert more.nodes <= 3100
-    assert more.kernels <= 2200
-    # None is computed twice, and q, k and v are one. On a CPU the norm of the gradient is one too.
+    assert more.nodes <= 3270
+    assert more.kernels <= 2250
+    # None is computed twice, and q, k and v are one. On a CPU some sums are products as well: the
+    # norm of the gradient, and two means in the gradient of every LayerNorm.
+    norms = 2 * CONFIG.encoder_layers + 3 * CONFIG.decoder_layers
     limit = training_products(CONFIG, SENTENCES, LENGTH, LENGTH)
-    of_model = products(more) - (mx.default_device() == mx.cpu)
+    of_model = products(more) - (1 + 2 * norms) * (mx.default_device() == mx.cpu)
     assert of_model == sum(product.times for product in limit) < 0.8 * products(plain)
 
 
-@pytest.mark.parametrize(("beam", "nodes", "kernels"), [(1, 570, 390), (4, 780, 485)])
+@pytest.mark.parametrize(("beam", "nodes", "kernels"), [(1, 570, 390), (4, 945, 620)])
 def test_a_step_of_a_search(beam, nodes, kernels):
     few, more = searching(beam, 5), searching(beam, 12)
     assert more.waits - few.waits <= 7  # one a step, for a flag of the step before

@@ -6,14 +6,11 @@ of hypothesis j in slot t*K + j. Each hypothesis knows the slots of its own past
 the others. K hypotheses then read one block of keys as K queries, as in cross-attention.
 """
 
-import math
-
 import mlx.core as mx
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.exponential import exp_below
 from mlx_transformer.lanes import launch_early
-from mlx_transformer.model import KeysValues, attend, joined
+from mlx_transformer.model import KeysValues, attend
 
 
 class SlotCache:
@@ -37,10 +34,7 @@ class SlotCache:
         )
         self.slots = keys, values
         past = keys[:, :, : self._reach], values[:, :, : self._reach]
-        if self._visible is None or mx.default_device() == mx.gpu:
-            out = attend(q, *past, self._visible, None)
-        else:
-            out = attend_on_cpu(q, *past, self._visible)
+        out = attend(q, *past, self._visible)
         launch_early(out, rows=q.shape[0] * q.shape[2])
         return out
 
@@ -50,16 +44,6 @@ def visible_slots(slots: mx.array, K: int, reach: int) -> mx.array:
     positions -> (B,1,Q,reach*K), true at those"""
     B, Q, _ = slots.shape
     return (slots[:, :, :reach, None] == mx.arange(K)).reshape(B, 1, Q, reach * K)
-
-
-def attend_on_cpu(q: mx.array, k: mx.array, v: mx.array, visible: mx.array) -> mx.array:
-    """As the model's `attend`, with a quicker exponential than that of MLX."""
-    d_k = q.shape[-1]
-    scores = (q * (1 / math.sqrt(d_k))) @ k.swapaxes(-1, -2)
-    scores = mx.where(visible, scores, mx.finfo(scores.dtype).min)
-    weights = exp_below(scores, mx.max(scores, axis=-1, keepdims=True))
-    out = ((weights @ v) / mx.sum(weights, axis=-1, keepdims=True)).astype(q.dtype)
-    return joined(out)
 
 
 def empty_slots(config: ModelConfig, B: int, K: int, T: int, dtype: mx.Dtype) -> list[KeysValues]:

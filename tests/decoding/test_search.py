@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from mlx_transformer.decoding.batch import Hypothesis
-from mlx_transformer.decoding.cache import attend_on_cpu
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Search, Sentence, search
 from mlx_transformer.errors import InputError
-from mlx_transformer.model import Transformer, attend
+from mlx_transformer.model import Transformer
 from tests.decoding.random_models import random_model, random_source
 from tests.decoding.search_reference import (
     Judge,
@@ -200,18 +199,6 @@ def test_rounding_lengths_as_for_a_compiled_step_changes_nothing(beam: int) -> N
     for a, b in zip(exact.each(sentences), rounded.each(sentences), strict=True):
         assert [h.ids for h in a] == [h.ids for h in b]
         np.testing.assert_allclose([h.score for h in a], [h.score for h in b], atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [mx.float32, mx.float16])
-def test_attention_on_a_cpu_is_that_of_mlx(dtype: mx.Dtype) -> None:
-    """Every hypothesis sees a slot of its own and some others."""
-    mx.random.seed(0)
-    q, k, v = (mx.random.normal((3, 2, n, 8)).astype(dtype) for n in (4, 12, 12))
-    visible = (mx.random.uniform(shape=(3, 1, 4, 12)) < 0.4) | (mx.arange(12) == 5)
-    found, expected = attend_on_cpu(q, k, v, visible), attend(q, k, v, visible, None)
-    assert found.dtype == dtype
-    tolerance = 1e-5 if dtype == mx.float32 else 5e-3
-    np.testing.assert_allclose(np.array(found), np.array(expected), atol=tolerance)
 
 
 @settings(max_examples=20)

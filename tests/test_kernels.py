@@ -1,0 +1,75 @@
+"""Our own attention, LayerNorm and exponential compute what MLX's do, and so do their gradients."""
+
+import math
+from collections.abc import Callable
+
+import mlx.core as mx
+import numpy as np
+import pytest
+
+from mlx_transformer import kernels
+
+TOLERANCE = {mx.float32: 1e-5, mx.float16: 1e-2, mx.bfloat16: 5e-2}
+DTYPES = sorted(TOLERANCE, key=str)
+
+Function = Callable[..., mx.array]
+
+
+def assert_same(ours: Function, theirs: Function, *inputs: mx.array) -> None:
+    """Both functions, and their gradients by all inputs."""
+    cotangent = mx.random.normal(theirs(*inputs).shape).astype(inputs[0].dtype)
+
+    def differentiated(function: Function) -> list[mx.array]:
+        outputs, gradients = mx.vjp(function, list(inputs), [cotangent])
+        return outputs + gradients
+
+    for found, expected in zip(differentiated(ours), differentiated(theirs), strict=True):
+        assert found.dtype == expected.dtype
+        a, b = (np.array(x.astype(mx.float32)) for x in (found, expected))
+        np.testing.assert_allclose(a, b, atol=TOLERANCE[found.dtype] * np.abs(b).max())
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("sentences", [1, 5])  # few rows and more of them
+@pytest.mark.parametrize("kind", ["all", "causal", "some"])
+def test_attention(sentences: int, kind: str, dtype: mx.Dtype) -> None:
+    mx.random.seed(0)
+    T, S, h, d_k, d_v = 9, 9 if kind == "causal" else 12, 2, 8, 4
+    shapes = (T, d_k), (S, d_k), (S, d_v)
+    q, k, v = (mx.random.normal((sentences, h, *shape)).astype(dtype) for shape in shapes)
+    # Every query sees one key at least.
+    some = (mx.random.uniform(shape=(sentences, 1, T, S)) < 0.4) | (mx.arange(S) == 5)
+    mask = {"all": None, "causal": "causal", "some": some}[kind]
+
+    def mlx(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+        scale = 1 / math.sqrt(d_k)
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+
+    assert_same(lambda *qkv: kernels.attention(*qkv, mask), mlx, q, k, v)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(2, 3, 24), (7, 5, 24), (40, 24)])
+def test_layer_norm(shape: tuple[int, ...], dtype: mx.Dtype) -> None:
+    mx.random.seed(1)
+    x = (3 * mx.random.normal(shape) + 1).astype(dtype)
+    weight, bias = (mx.random.normal((24,)).astype(dtype) for _ in range(2))
+    assert_same(
+        lambda *inputs: kernels.layer_norm(*inputs, 1e-5),
+        lambda *inputs: mx.fast.layer_norm(*inputs, 1e-5),
+        x,
+        weight,
+        bias,
+    )
+
+
+def test_heads_are_laid_out_one_after_the_other() -> None:
+    for T in (1, 3):
+        x = mx.arange(2 * T * 4 * 5).reshape(2, T, 4, 5)
+        assert np.array_equal(kernels.by_head(x), np.array(x).swapaxes(1, 2))
+
+
+def test_exponential() -> None:
+    x = np.concatenate([np.linspace(-100, 0, 1001), [-1e30]]).astype(np.float32)
+    found = np.array(kernels.exp_below(mx.array(x + 7), mx.array(7.0)))
+    np.testing.assert_allclose(found, np.exp(x.astype(np.float64)), atol=1e-5)
