@@ -58,7 +58,8 @@ def _built_few_rows() -> Path:
         cache.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=cache) as aside:
             built = Path(aside, library.name)
-            command = ["g++", "-O3", "-shared", "-fPIC", "-o", str(built), str(_FEW_ROWS)]
+            options = ["-std=c++20", "-O3", "-shared", "-fPIC", "-pthread"]
+            command = ["g++", *options, "-o", str(built), str(_FEW_ROWS)]
             subprocess.run(command, check=True, capture_output=True)
             built.replace(library)
     return library

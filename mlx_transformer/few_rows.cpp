@@ -4,6 +4,13 @@
 // when many rows share it; a single sentence has one row a step, or one a hypothesis, and mostly
 // waits for memory. Its products are computed here, from the matrix as it lies.
 
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <system_error>
+#include <thread>
 #include <vector>
 
 using Gemm = void(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
@@ -20,21 +27,35 @@ namespace {
 constexpr int ROW_MAJOR = 101, NO_TRANS = 111;
 constexpr int FEW = 16;            // rows: more are worth the packing
 constexpr long SMALL = 128 * 128;  // numbers: such a matrix lies in the cache, packed or not
-constexpr int PLACES = 8, WIDTH = 16;
+constexpr int PARTS = 4, PLACES = 8, WIDTH = 16;
+constexpr int PATIENCE = 200;  // how often a thread looks for work before it sleeps
 
 typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float)), aligned(4), may_alias));
 
 Gemm* gemm;
 
-// sums (m,n) = x (k / PLACES, m, PLACES) B (k,n); rows of sums are `stride` apart.
+// The sum of A (m,k) B (k,n) in PARTS, each over its share of k. From one number of A to the next of
+// its row it is `step`, to the next row `row`.
+struct Product {
+  int m, n, k;
+  const float* a;
+  long row, step;
+  const float* b;
+  long ldb;
+  std::vector<float> sums;
+
+  // Rows a power of two apart would drive each other out of the cache.
+  long stride() const { return n + WIDTH; }
+  float* part(int p) { return sums.data() + p * m * stride(); }
+};
+
+// sums (m,n) += x (rows, m, PLACES) B (PLACES * rows, n)
 //
 // B is read in eight places at once, an eighth of it apart, which is how x is sorted: the processor
-// fetches ahead of each of them, and one core gets almost all of the memory's speed. Reading row
-// after row it gets half.
-VECTORISED void multiply(int m, int n, int k, const float* x, const float* b, long ldb, float* sums,
-                         long stride) {
-  const long rows = k / PLACES;
-  for (long row = 0; row < rows; ++row, b += ldb, x += m * PLACES)
+// fetches ahead of each of them, and one core reads twice as fast as it does row after row.
+VECTORISED void multiply(int m, int n, int rows, const float* x, const float* b, long ldb,
+                         float* sums, long stride) {
+  for (int row = 0; row < rows; ++row, b += ldb, x += m * PLACES)
     for (int j = 0; j < n; j += WIDTH) {
       Wide places[PLACES];
 #pragma GCC unroll 8
@@ -48,25 +69,86 @@ VECTORISED void multiply(int m, int n, int k, const float* x, const float* b, lo
     }
 }
 
-// C (m,n) = alpha * A (m,k) B (k,n) + beta * C. From one number of A to the next of its row it is
-// `step`, to the next row `row`.
+void compute(Product& product, int part) {
+  const int depth = product.k / PARTS, rows = depth / PLACES;
+  const float* a = product.a + long(part) * depth * product.step;
+  thread_local std::vector<float> x;
+  x.resize(long(product.m) * depth);
+  float* next = x.data();
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < product.m; ++i)
+      for (int p = 0; p < PLACES; ++p)
+        *next++ = a[i * product.row + (p * rows + r) * product.step];
+  multiply(product.m, product.n, rows, x.data(), product.b + long(part) * depth * product.ldb,
+           product.ldb, product.part(part), product.stride());
+}
+
+// Threads take the parts of a product as they come: one that has no core at the moment takes none,
+// and nobody waits for it. The parts are added up in their order, whoever computed them.
+struct Team {
+  std::mutex in_use;
+  Product product;
+  std::atomic<unsigned> ticket{PARTS};  // 256 * number of the product + the next part to take
+  std::atomic<int> missing{0};          // parts
+
+  Team() {
+    cpu_set_t cores;
+    const int count = sched_getaffinity(0, sizeof cores, &cores) ? 1 : CPU_COUNT(&cores);
+    try {
+      for (int i = 1; i < std::min(count, PARTS); ++i) std::thread([this] { help(); }).detach();
+    } catch (const std::system_error&) {
+      // No more threads to be had: those there are will do.
+    }
+  }
+
+  void work() {
+    unsigned mine = ticket.load();
+    while (mine % 256 < PARTS)
+      if (ticket.compare_exchange_weak(mine, mine + 1)) {
+        compute(product, mine % 256);
+        --missing;
+        mine = ticket.load();
+      }
+  }
+
+  void help() {
+    for (;;) {
+      unsigned seen = ticket.load();
+      for (int i = 0; i < PATIENCE && seen % 256 >= PARTS; ++i) {
+        std::this_thread::yield();
+        seen = ticket.load();
+      }
+      if (seen % 256 >= PARTS) ticket.wait(seen);
+      work();
+    }
+  }
+
+  void compute_all() {
+    product.sums.assign(PARTS * product.m * product.stride(), 0);
+    missing = PARTS;
+    ticket = ticket.load() / 256 * 256 + 256;
+    ticket.notify_all();
+    work();
+    while (missing > 0) std::this_thread::yield();
+  }
+};
+
+// C (m,n) = alpha * A B + beta * C
 void few_rows(int m, int n, int k, float alpha, const float* a, long row, long step,
               const float* b, long ldb, float beta, float* c, long ldc) {
-  thread_local std::vector<float> x, sums;
-  x.resize(long(m) * k);
-  float* next = x.data();
-  for (int l = 0; l < k / PLACES; ++l)
-    for (int i = 0; i < m; ++i)
-      for (int p = 0; p < PLACES; ++p)
-        *next++ = alpha * a[i * row + (p * (k / PLACES) + l) * step];
-  // Rows a power of two apart would drive each other out of the cache.
-  const long stride = n + WIDTH;
-  sums.assign(m * stride, 0);
-  multiply(m, n, k, x.data(), b, ldb, sums.data(), stride);
+  static Team& team = *new Team;  // never destroyed: its threads end with the process
+  const std::lock_guard lock(team.in_use);
+  Product& product = team.product;
+  product.m = m, product.n = n, product.k = k;
+  product.a = a, product.row = row, product.step = step;
+  product.b = b, product.ldb = ldb;
+  team.compute_all();
   for (int i = 0; i < m; ++i)
     for (int j = 0; j < n; ++j) {
+      float sum = 0;
+      for (int p = 0; p < PARTS; ++p) sum += product.part(p)[i * product.stride() + j];
       float& value = c[i * ldc + j];
-      value = sums[i * stride + j] + (beta == 0 ? 0 : beta * value);
+      value = alpha * sum + (beta == 0 ? 0 : beta * value);
     }
 }
 }  // namespace
@@ -77,7 +159,7 @@ extern "C" void cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, i
                             const float* a, int lda, const float* b, int ldb, float beta, float* c,
                             int ldc) {
   const bool few = order == ROW_MAJOR && trans_b == NO_TRANS && m <= FEW && n >= WIDTH &&
-                   long(n) * k >= SMALL && k % PLACES == 0;
+                   long(n) * k >= SMALL && k % (PARTS * PLACES) == 0;
   const int whole = few ? n - n % WIDTH : 0;  // columns; the rest is for the BLAS library
   if (few && trans_a == NO_TRANS)
     few_rows(m, whole, k, alpha, a, lda, 1, b, ldb, beta, c, ldc);

@@ -78,6 +78,42 @@ def test_products_of_few_rows_are_right_however_the_matrices_lie(rows, transpose
         )
 
 
+def test_products_of_few_rows_do_not_depend_on_who_computes_them():
+    """Several threads share them, as they happen to have time, and several streams ask for them."""
+    mx.random.seed(0)
+    x, w = mx.random.normal((3, 512)), mx.random.normal((512, 1040))
+    streams = [mx.default_stream(mx.cpu), mx.new_stream(mx.cpu)]
+    mx.eval(x, w)
+    found = [mx.matmul(x + i // 40, w, stream=streams[i % 2]) for i in range(80)]
+    mx.eval(found)
+    exact = [(np.array(x, np.float64) + i) @ np.array(w, np.float64) for i in range(2)]
+    for i, product in enumerate(found):
+        assert mx.array_equal(product, found[40 * (i // 40)])
+        np.testing.assert_allclose(np.array(product), exact[i // 40], atol=1e-3)
+
+
+def test_products_of_few_rows_survive_a_fork_and_a_single_core():
+    code = """
+import os, mlx_transformer, ctypes
+import numpy as np
+sgemm = ctypes.CDLL(None).cblas_sgemm
+def product():
+    a, b, c = np.ones((1, 512), "f4"), np.ones((512, 512), "f4"), np.empty((1, 512), "f4")
+    at = [ctypes.c_void_p(x.ctypes.data) for x in (a, b, c)]
+    one, zero = ctypes.c_float(1), ctypes.c_float(0)
+    sgemm(101, 111, 111, 1, 512, 512, one, at[0], 512, at[1], 512, zero, at[2], 512)
+    return c.min() == c.max() == 512
+assert product()
+child = os.fork()
+if not child:
+    os._exit(0 if product() else 1)
+print(os.waitpid(child, 0)[1])
+"""
+    assert run(code).stdout.split() == ["0"]
+    one_core = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])"
+    assert run(f"{one_core}\n{code}").stdout.split() == ["0"]
+
+
 # How many columns of a product of so many rows with a matrix of this size are the BLAS library's?
 LEFT_TO_BLAS = """
 import ctypes, mlx_transformer, mlx.core as mx
