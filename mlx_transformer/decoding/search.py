@@ -112,7 +112,8 @@ class Search:
 
 
 def lay_out(model: Transformer) -> None:
-    """On CPU, matrices column by column: products of a few rows are up to 1.6 times as fast."""
+    """On CPU, matrices column by column: products of a few rows are up to 1.6 times as fast, and
+    few_rows.cpp takes no others."""
     if mx.default_device() == mx.gpu:
         return
     for layer in model.modules():

@@ -134,7 +134,7 @@ class TrainStep:
         weights = {name: packed[name] for name in WEIGHTS}
         scalars = {name: packed[name] for name in packed.keys() - weights}
         gradients, scalars, pace, metrics = self._judge(scalars, parts)
-        moved = self._side_by_side(partial(self._adam, *pace), *weights.values(), gradients)
+        moved = self._side_by_side(partial(self._adam, pace), *weights.values(), gradients)
         weights = {name: [vectors[i] for vectors in moved] for i, name in enumerate(WEIGHTS)}
         return weights | scalars, Metrics(*metrics)
 
@@ -208,28 +208,20 @@ class TrainStep:
             1 / (1 - beta**t) for beta in (self._config.beta1, self._config.beta2)
         )
         finite = mx.isfinite(norm) & mx.isfinite(total)
-        pace = Pace(factor, rate, correct1, correct2, None)
+        scaled = "loss_scale" in scalars
+        pace = Pace(factor, rate, correct1, correct2, finite if scaled else None)
         after: Packed = {}
-        if "loss_scale" in scalars:
-            pace = pace._replace(finite=finite)
+        if scaled:
             after, finite = self._rescale(scalars, finite, total)
         bad = mx.where(finite | (scalars["bad_step"] > 0), scalars["bad_step"], step)
         after |= {"step": step, "bad_step": bad}
         return gradients, after, pace, Metrics(total, nll, tokens, norm, rate)
 
     def _move(
-        self,
-        factor: mx.array,
-        rate: mx.array,
-        correct1: mx.array,
-        correct2: mx.array,
-        finite: mx.array | None,
-        p: mx.array,
-        m: mx.array,
-        v: mx.array,
-        g: mx.array,
+        self, pace: Pace, p: mx.array, m: mx.array, v: mx.array, g: mx.array
     ) -> Sequence[mx.array]:
         """Adam: some weights and their moments after the update."""
+        factor, rate, correct1, correct2, finite = pace
         beta1, beta2, eps = self._config.beta1, self._config.beta2, self._config.eps
         before = p, m, v
         m = beta1 * m + (1 - beta1) * (g * factor)
