@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from mlx_transformer import linux
+from mlx_transformer.cpu import startup
 
 if TYPE_CHECKING:
     from mlx_transformer.config import ModelConfig
@@ -14,7 +14,7 @@ __version__ = "0.1.0"
 __all__ = ["ModelConfig", "Transformer", "Translator", "__version__", "load"]
 
 # Must come before anything imports mlx.core: later it would have no effect.
-linux.prepare()
+startup.prepare()
 
 _HOMES = {
     "ModelConfig": "mlx_transformer.config",

@@ -23,9 +23,9 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer.config import ModelConfig
+from mlx_transformer.cpu.lanes import most_lanes, side_by_side
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Search
-from mlx_transformer.lanes import most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
 from mlx_transformer.storage import count_parameters, load_to_compute

@@ -17,9 +17,9 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_transformer import kernels
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.kernels import Mask
+from mlx_transformer.cpu import kernels
+from mlx_transformer.cpu.kernels import Mask
 
 Key = mx.array | None  # a random key: dropout is on
 KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)

@@ -28,9 +28,9 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
-from mlx_transformer import lanes
 from mlx_transformer.benchmark import search_products, training_products
 from mlx_transformer.config import preset
+from mlx_transformer.cpu import lanes
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus, Sentences
 from mlx_transformer.decoding.options import SearchOptions

@@ -4,13 +4,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from mlx_transformer.attention import KINDS, Attention, Kind, View, attention_of
-from mlx_transformer.attention_page import attention_page
 from mlx_transformer.cli.searching import add_model_flags, load_translator, notes
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
-from mlx_transformer.plots import PICTURES, draw_attention
+from mlx_transformer.pictures.attention import KINDS, Attention, Kind, View, attention_of
+from mlx_transformer.pictures.attention_page import attention_page
+from mlx_transformer.pictures.plots import PICTURES, draw_attention
 
 PAGE = ".html"
 

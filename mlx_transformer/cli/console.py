@@ -79,7 +79,7 @@ class Console:
         if self._run is None or not self._shown or find_spec("matplotlib") is None:
             return
         from mlx_transformer.cli.plot import metrics
-        from mlx_transformer.plots import draw_curves
+        from mlx_transformer.pictures.plots import draw_curves
 
         try:
             draw_curves({self._run.name: metrics(str(self._run))}, self._run / "curves.png")

@@ -169,8 +169,8 @@ class Repl:
             raise InputError("translate something first")
         found = self._translator.translate(self._text, self._options, attention=True)
         if file:
-            from mlx_transformer.attention import View
             from mlx_transformer.cli.attention import attend, draw
+            from mlx_transformer.pictures.attention import View
 
             draw(attend(self._translator, self._text, found.text), Path(file).expanduser(), View())
             print(file)

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer.cpu.lanes import launch_early
 from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import empty_slots, grow
 from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Caches, Memory, Step
 from mlx_transformer.errors import InputError
-from mlx_transformer.lanes import launch_early
 
 Ids = Sequence[int]
 State = tuple[Hypotheses, Caches]

@@ -9,7 +9,7 @@ the others. K hypotheses then read one block of keys as K queries, as in cross-a
 import mlx.core as mx
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.lanes import launch_early
+from mlx_transformer.cpu.lanes import launch_early
 from mlx_transformer.model import KeysValues, attend
 
 

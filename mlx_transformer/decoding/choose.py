@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
+from mlx_transformer.cpu.kernels import exp_below
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.kernels import exp_below
 
 NONE = -1  # fills positions not yet written
 

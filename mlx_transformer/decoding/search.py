@@ -10,10 +10,10 @@ from itertools import islice
 import mlx.core as mx
 import mlx.nn as nn
 
+from mlx_transformer.cpu.lanes import LANE_ROWS, most_lanes, side_by_side
 from mlx_transformer.decoding.batch import ROWS, Batch, Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Step
-from mlx_transformer.lanes import LANE_ROWS, most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 
 BATCH_TOKENS = 1024  # of the sources of a batch, padding included

@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 import mlx.core as mx
 
-from mlx_transformer.kernels import exp_below
+from mlx_transformer.cpu.kernels import exp_below
 
 # A chunk holds about so many logits, 16 MB in float32, which a CPU's last cache can keep; but not
 # so few rows that adding up the gradient of the weight would cost as much as the products.

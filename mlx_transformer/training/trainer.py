@@ -7,9 +7,9 @@ from typing import Literal
 
 import mlx.core as mx
 
+from mlx_transformer.cpu.lanes import most_lanes, side_by_side
 from mlx_transformer.data.batches import Batch, Batches, Position, prefetch
 from mlx_transformer.errors import RunError
-from mlx_transformer.lanes import most_lanes, side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress

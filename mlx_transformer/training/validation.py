@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer.cpu.lanes import side_by_side
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
-from mlx_transformer.lanes import side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.training.report import Sample, ValidationReport, number, perplexity
 from mlx_transformer.training.step import output_loss, output_weight

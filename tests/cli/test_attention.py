@@ -9,9 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from mlx_transformer.attention import KINDS
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import load
+from mlx_transformer.pictures.attention import KINDS
 from mlx_transformer.storage import quantize, save_model
 from tests.numpy_attention import attention_weights
 from tests.tiny_directory import write_model

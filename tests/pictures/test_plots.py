@@ -12,10 +12,10 @@ import pytest
 from matplotlib import colormaps
 from PIL import Image
 
-from mlx_transformer import plots
-from mlx_transformer.attention import Attention, View, label
-from mlx_transformer.attention_page import attention_page
 from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.pictures import plots
+from mlx_transformer.pictures.attention import Attention, View, label
+from mlx_transformer.pictures.attention_page import attention_page
 
 SVG = "{http://www.w3.org/2000/svg}"
 NASTY = ["▁<script>", "alert", '("hi")', "▁$x^2$", "▁&amp;", "▁Straße", "▁🐈", "</s>"]

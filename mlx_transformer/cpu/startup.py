@@ -7,7 +7,7 @@ import ctypes
 import os
 import sys
 
-from mlx_transformer import blas
+from mlx_transformer.cpu import blas
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 LARGEST = 2**31 - 1

@@ -32,7 +32,7 @@ def test_openblas_is_loaded_without_importing_mlx():
 
 
 def test_a_missing_library_is_said_in_one_line_once():
-    code = "import mlx_transformer, mlx_transformer.model; from mlx_transformer import blas"
+    code = "import mlx_transformer, mlx_transformer.model; from mlx_transformer.cpu import blas"
     done = run(code, MLX_TRANSFORMER_BLAS="libnowhere.so.9")
     assert done.stderr.count("\n") == 1
     assert "libnowhere.so.9" in done.stderr
@@ -47,7 +47,7 @@ def test_it_can_be_switched_off():
 
 def test_threads_are_those_before_in_whatever_order_the_shares_end():
     code = """
-from mlx_transformer import blas
+from mlx_transformer.cpu import blas
 import ctypes
 count = ctypes.CDLL(None).openblas_get_num_threads
 ctypes.CDLL(None).openblas_set_num_threads(3)

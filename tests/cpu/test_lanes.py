@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer.config import preset
-from mlx_transformer.lanes import side_by_side
+from mlx_transformer.cpu.lanes import side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
 from mlx_transformer.training.step import TrainStep, initial_state

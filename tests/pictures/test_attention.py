@@ -6,11 +6,19 @@ import pytest
 
 import mlx_transformer.decoding.cache
 import mlx_transformer.model
-from mlx_transformer.attention import KINDS, Panel, View, attention_of, find_word, label, panels
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import load
 from mlx_transformer.errors import InputError
+from mlx_transformer.pictures.attention import (
+    KINDS,
+    Panel,
+    View,
+    attention_of,
+    find_word,
+    label,
+    panels,
+)
 from tests.decoding.random_models import random_model, random_source
 from tests.numpy_attention import attention_weights
 from tests.tiny_directory import write_model

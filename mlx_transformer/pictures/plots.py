@@ -15,8 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_transformer.attention import SIDES, Attention, Panel, View, find_word, label, panels
 from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.pictures.attention import (
+    SIDES,
+    Attention,
+    Panel,
+    View,
+    find_word,
+    label,
+    panels,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 
 import mlx.core as mx
 
-from mlx_transformer import blas
+from mlx_transformer.cpu import blas
 
 MOST_LANES = 16  # each has its own graph to trace, and a share of the weights
 LANE_ROWS = 32  # hypotheses of a search that make another lane worth it

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_transformer import kernels
+from mlx_transformer.cpu import kernels
 
 TOLERANCE = {mx.float32: 1e-5, mx.float16: 1e-2, mx.bfloat16: 5e-2}
 DTYPES = sorted(TOLERANCE, key=str)

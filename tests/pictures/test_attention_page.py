@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from mlx_transformer.attention import KINDS, View, label
-from mlx_transformer.attention_page import attention_page
+from mlx_transformer.pictures.attention import KINDS, View, label
+from mlx_transformer.pictures.attention_page import attention_page
 from tests.chromium import EXECUTABLE, Page
-from tests.test_plots import GERMAN, NASTY, random_attention
+from tests.pictures.test_plots import GERMAN, NASTY, random_attention
 
 TEXT = "<script>alert(\"hi\")</script> {{script}} & 'quotes' 🐈 </script><!--"
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from mlx_transformer.attention import (
+from mlx_transformer.pictures.attention import (
     KINDS,
     SIDES,
     TITLES,

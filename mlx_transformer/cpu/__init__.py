@@ -1,0 +1,1 @@
+"""What makes MLX fast on a Linux CPU: start-up, BLAS, kernels, lanes."""

@@ -1,0 +1,1 @@
+"""Pictures: attention weights, training curves, the attention page."""
