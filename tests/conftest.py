@@ -1,12 +1,14 @@
 """Settings and data that all tests share."""
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 import mlx_transformer  # noqa: F401  (loads OpenBLAS, which must come before MLX and PyTorch)
+from tests.gpu import looks_like_gpu
 
 # Tests assert results, not times: a busy machine is no failure.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,3 +25,10 @@ def multi30k() -> Path:
     if not folder.is_dir():
         pytest.skip("the Multi30k text is not here")
     return folder
+
+
+@pytest.fixture
+def gpu() -> Iterator[None]:
+    """The test runs every GPU branch, computed by the CPU."""
+    with looks_like_gpu():
+        yield

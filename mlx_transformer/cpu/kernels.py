@@ -13,6 +13,9 @@ import mlx.core as mx
 
 FEW_ROWS = 16  # tokens: of so few, launching the operations is what takes time, and MLX's are fewer
 
+# Metal's fused attention of so few queries has no backward pass: under gradients it would throw.
+SHORT_QUERIES = 8
+
 Mask = mx.array | str | None  # true where to look, or "causal", or all is seen
 Arrays = Sequence[mx.array]
 
@@ -22,7 +25,9 @@ def attention(q: mx.array, k: mx.array, v: mx.array, mask: Mask) -> mx.array:
     B, _, T, d_k = q.shape
     scale = 1 / math.sqrt(d_k)
     if mx.default_device() == mx.gpu or B * T <= FEW_ROWS:
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+        return mx.fast.scaled_dot_product_attention(
+            q, k, v, scale=scale, mask=fused_mask(mask, T, k.shape[2])
+        )
 
     @mx.custom_function
     def attend(q: mx.array, k: mx.array, v: mx.array) -> Arrays:
@@ -44,6 +49,17 @@ def attention(q: mx.array, k: mx.array, v: mx.array, mask: Mask) -> mx.array:
     return cast(Arrays, attend(q, k, v))[0]
 
 
+def fused_mask(mask: Mask, T: int, S: int) -> Mask:
+    """What to hand to MLX's attention. An array is safe under gradients, "causal" only for more
+    than SHORT_QUERIES queries."""
+    return causal(T, S) if isinstance(mask, str) and T <= SHORT_QUERIES else mask
+
+
+def causal(T: int, S: int) -> mx.array:
+    """(T,S), true where a position may look: the last query sees all S keys."""
+    return mx.tri(T, S, k=S - T, dtype=mx.bool_)
+
+
 def by_head(x: mx.array) -> mx.array:
     """(B,T,h,d) -> (B,h,T,d), on a CPU each head in one piece: products want it so, those of the
     gradients too."""
@@ -55,11 +71,10 @@ def by_head(x: mx.array) -> mx.array:
 
 
 def masked(scores: mx.array, mask: Mask) -> mx.array:
-    """(B,h,T,S), out of the question where the mask says so"""
+    """(B,h,T,S); masked scores are set to the smallest number of the dtype."""
     if mask is None:
         return scores
-    T, S = scores.shape[-2:]
-    keep = mx.tri(T, S, dtype=mx.bool_) if isinstance(mask, str) else mask
+    keep = causal(*scores.shape[-2:]) if isinstance(mask, str) else mask
     return mx.where(keep, scores, mx.finfo(scores.dtype).min)
 
 
