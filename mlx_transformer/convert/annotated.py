@@ -1,10 +1,15 @@
 """The Annotated Transformer (Harvard NLP) and the many course projects that grew out of it."""
 
 import math
+from collections.abc import Mapping
 from typing import Any
+
+import numpy as np
 
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import Rule, Table, stack, under
+from mlx_transformer.convert.originals import plain_pass
+from mlx_transformer.convert.tensor_names import TensorNames
 
 
 def norm(ours: str, theirs: str) -> Table:
@@ -56,6 +61,30 @@ def settings(source: Source) -> dict[str, Any]:
     }
 
 
+def tidied(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Its norms have `a_2` and `b_2` where others have `weight` and `bias`."""
+    return {
+        key.replace(".a_2", ".weight").replace(".b_2", ".bias"): values
+        for key, values in tensors.items()
+    }
+
+
+TENSOR_NAMES = TensorNames(
+    words=("src_embed.0.lut.weight", "tgt_embed.0.lut.weight"),
+    positions=("src_embed.1.pe", "tgt_embed.1.pe"),
+    layers=("encoder.layers.{i}.", "decoder.layers.{i}."),
+    attentions=("self_attn.", "src_attn."),
+    projections=("linears.0", "linears.1", "linears.2", "linears.3"),
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    norms=(
+        ["sublayer.0.norm", "sublayer.1.norm"],
+        ["sublayer.0.norm", "sublayer.1.norm", "sublayer.2.norm"],
+    ),
+    final_norms=("encoder.norm", "decoder.norm"),
+    output="generator.proj",
+    unbiased_norm=True,
+    tidy=tidied,
+)
 FAMILY = Family(
     name="annotated",
     title="an Annotated Transformer",
@@ -63,4 +92,5 @@ FAMILY = Family(
     layers=LAYERS,
     table=TABLE,
     settings=settings,
+    original=plain_pass("annotated", TENSOR_NAMES),
 )

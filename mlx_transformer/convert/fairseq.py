@@ -4,9 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mlx_transformer.convert.checkpoint import Fields
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import Table, part, stack, under
+from mlx_transformer.convert.originals import plain_pass
+from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
 
 # Until 2019 q, k and v were packed into one matrix and the norms had numbers.
@@ -105,6 +109,42 @@ def vocabulary(source: Source) -> Mapping[str, Path]:
     return files
 
 
+def unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Checkpoints of before 2019 under the newer names: q, k and v apart."""
+    tidied: dict[str, np.ndarray] = {}
+    for key, values in tensors.items():
+        attention, packed, kind = key.partition(".in_proj_")
+        if packed:
+            for part_name, rows in zip("qkv", np.split(values, 3), strict=True):
+                tidied[f"{attention}.{part_name}_proj.{kind}"] = rows
+        else:
+            tidied["decoder.output_projection.weight" if key == "decoder.embed_out" else key] = (
+                values
+            )
+    return tidied
+
+
+TENSOR_NAMES = TensorNames(
+    words=("encoder.embed_tokens.weight", "decoder.embed_tokens.weight"),
+    positions=("encoder.embed_positions.weight", "decoder.embed_positions.weight"),
+    embedding_norms=("encoder.layernorm_embedding", "decoder.layernorm_embedding"),
+    layers=("encoder.layers.{i}.", "decoder.layers.{i}."),
+    attentions=("self_attn.", "encoder_attn."),
+    projections=("q_proj", "k_proj", "v_proj", "out_proj"),
+    feed_forward=("fc1", "fc2"),
+    norms=(
+        ["self_attn_layer_norm|layer_norms.0", "final_layer_norm|layer_norms.1"],
+        [
+            "self_attn_layer_norm|layer_norms.0",
+            "encoder_attn_layer_norm|layer_norms.1",
+            "final_layer_norm|layer_norms.2",
+        ],
+    ),
+    final_norms=("encoder.layer_norm", "decoder.layer_norm"),
+    output="decoder.output_projection",
+    first_position=2,
+    tidy=unpacked,
+)
 FAMILY = Family(
     name="fairseq",
     title="a fairseq Transformer",
@@ -112,6 +152,7 @@ FAMILY = Family(
     layers=LAYERS,
     table=TABLE,
     settings=settings,
+    original=plain_pass("fairseq", TENSOR_NAMES),
     ignored=(r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))",),
     vocabulary=vocabulary,
 )

@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.checkpoint import Checkpoint
 from mlx_transformer.convert.mapping import Table
 from mlx_transformer.convert.tensors import LazyTensor, shown
@@ -53,6 +56,17 @@ class Source:
         return next(i for i in range(len(found) + 1) if i + first not in found)
 
 
+Logits = Callable[[np.ndarray, np.ndarray], np.ndarray]  # ids (B,S), (B,T) -> (B,T,V)
+
+
+@dataclass(frozen=True)
+class Original:
+    """The model that a checkpoint was saved from, to compare the converted one with."""
+
+    description: str
+    logits: Logits
+
+
 def _any(source: Source) -> bool:
     return True
 
@@ -67,7 +81,8 @@ class Family:
 
     The sizes, the number of layers, which biases and norms exist, what is tied and where positions
     come from is read off the tensors that `table` finds. `settings` adds what they cannot show:
-    heads, the place of the norms, the activation, special ids.
+    heads, the place of the norms, the activation, special ids. `original` runs the checkpoint
+    without us, given the converted model's config (`originals` has ready-made ones).
     """
 
     name: str
@@ -76,6 +91,7 @@ class Family:
     layers: Mapping[str, str]  # what the keys of an encoder and of a decoder layer start with
     table: Table
     settings: Callable[[Source], dict[str, Any]]
+    original: Callable[[Source, ModelConfig], Original]
     matches: Callable[[Source], bool] = _any  # where the anchor is not enough
     found: Callable[[Source], Table] = _nothing  # lines that depend on the checkpoint
     copies: Mapping[str, str] = field(default_factory=dict)  # keys that must repeat another one

@@ -5,6 +5,7 @@ from typing import Any
 from mlx_transformer.convert import fairseq
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.marian import config_of, hf_settings
+from mlx_transformer.convert.originals import transformers_model
 
 FAMILY_FILES = ("vocab-src.json", "vocab-tgt.json", "merges.txt", "tokenizer_config.json")
 
@@ -28,5 +29,6 @@ FAMILY = Family(
     layers=fairseq.LAYERS,
     table=fairseq.TABLE,
     settings=settings,
+    original=transformers_model("FSMTForConditionalGeneration"),
     vocabulary=lambda source: {n: source.checkpoint.directory / n for n in FAMILY_FILES},
 )

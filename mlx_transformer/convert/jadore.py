@@ -4,6 +4,8 @@ from typing import Any
 
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import Rule, Table, equal, stack, under
+from mlx_transformer.convert.originals import plain_pass
+from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
 
 ENCODER_LAYER: Table = {
@@ -64,6 +66,20 @@ def settings(source: Source) -> dict[str, Any]:
     return known
 
 
+TENSOR_NAMES = TensorNames(
+    words=("encoder.src_word_emb.weight", "decoder.trg_word_emb.weight"),
+    positions=("encoder.position_enc.pos_table", "decoder.position_enc.pos_table"),
+    embedding_norms=("encoder.layer_norm", "decoder.layer_norm"),
+    layers=("encoder.layer_stack.{i}.", "decoder.layer_stack.{i}."),
+    attentions=("slf_attn.", "enc_attn."),
+    projections=("w_qs", "w_ks", "w_vs", "fc"),
+    feed_forward=("pos_ffn.w_1", "pos_ffn.w_2"),
+    norms=(
+        ["slf_attn.layer_norm", "pos_ffn.layer_norm"],
+        ["slf_attn.layer_norm", "enc_attn.layer_norm", "pos_ffn.layer_norm"],
+    ),
+    output="trg_word_prj",
+)
 FAMILY = Family(
     name="jadore",
     title="a jadore801120 Transformer",
@@ -71,4 +87,5 @@ FAMILY = Family(
     layers=LAYERS,
     table=TABLE,
     settings=settings,
+    original=plain_pass("jadore", TENSOR_NAMES),
 )

@@ -8,6 +8,7 @@ from mlx_transformer.convert import fairseq
 from mlx_transformer.convert.checkpoint import Fields
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import Table
+from mlx_transformer.convert.originals import transformers_model
 from mlx_transformer.errors import InputError
 
 # The layers are fairseq's; the words may be one matrix, shared by name.
@@ -78,6 +79,7 @@ FAMILY = Family(
     layers=fairseq.LAYERS,
     table=TABLE,
     settings=settings,
+    original=transformers_model("MarianMTModel"),
     copies={"shared.weight": "encoder.embed_tokens.weight"},
     vocabulary=vocabulary,
 )

@@ -7,8 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import Table, stack, transposed, under, with_extra_row
+from mlx_transformer.convert.originals import plain_pass
+from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
 
 CONFIG = "special:model.yml"
@@ -148,6 +152,46 @@ def read_vocabulary(path: Path) -> dict[str, int]:
     return ids
 
 
+# Marian's names -> ours for the plain pass; all of its arrays have two axes, biases (1,n).
+TIDY_NAMES = (
+    (r"decoder_ff_logit_out_Wt?", "decoder_ff_logit_out.weight"),
+    (r"decoder_ff_logit_out_b", "decoder_ff_logit_out.bias"),
+    (r"(.+_)W([qkvo12])", r"\1\2.weight"),
+    (r"(.+_)b([qkvo12])", r"\1\2.bias"),
+    (r"(.+_ln)_scale(_pre)?", r"\1.weight"),
+    (r"(.+_ln)_bias(_pre)?", r"\1.bias"),
+)
+
+
+def tidied(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    return dict(_tidied(key, values) for key, values in tensors.items())
+
+
+def _tidied(key: str, values: np.ndarray) -> tuple[str, np.ndarray]:
+    for pattern, replacement in TIDY_NAMES:
+        if match := re.fullmatch(pattern, key):
+            rows_are_outputs = key.endswith("_Wt")
+            matrix = values if rows_are_outputs else values.T
+            return match.expand(replacement), values[0] if len(values) == 1 else matrix
+    return key, values
+
+
+TENSOR_NAMES = TensorNames(
+    words=("encoder_Wemb|Wemb", "decoder_Wemb|Wemb"),
+    positions=("Wpos", "Wpos"),
+    embedding_norms=("encoder_emb_ln", "decoder_emb_ln"),
+    layers=("encoder_l{n}_", "decoder_l{n}_"),
+    attentions=("self_", "context_"),
+    projections=("q", "k", "v", "o"),
+    feed_forward=("ffn_1", "ffn_2"),
+    norms=(
+        ["self_Wo_ln", "ffn_ffn_ln"],
+        ["self_Wo_ln", "context_Wo_ln", "ffn_ffn_ln"],
+    ),
+    final_norms=("encoder_top_ln", "decoder_top_ln"),
+    output="decoder_ff_logit_out",
+    tidy=tidied,
+)
 FAMILY = Family(
     name="marian-npz",
     title="a Marian C++ Transformer",
@@ -155,6 +199,7 @@ FAMILY = Family(
     layers=LAYERS,
     table=TABLE,
     settings=settings,
+    original=plain_pass("marian-npz", TENSOR_NAMES),
     ignored=(CONFIG,),
     vocabulary=vocabulary,
 )

@@ -3,10 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+import mlx.core as mx
+import numpy as np
+
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.family import Family, Original, Source
 from mlx_transformer.convert.mapping import Table
 from mlx_transformer.errors import InputError
+from mlx_transformer.storage import load_model
 from mlx_transformer.tokenizer import load_tokenizer
 
 NAMES = (
@@ -55,6 +59,15 @@ def vocabulary(source: Source) -> Mapping[str, bytes]:
         return {}
 
 
+def original(source: Source, config: ModelConfig) -> Original:
+    model = load_model(source.checkpoint.directory, mx.float32)
+
+    def logits(source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
+        return np.array(model(mx.array(source_ids), mx.array(target_ids)))
+
+    return Original("the model that it was made from, in MLX", logits)
+
+
 FAMILY = Family(
     name="mlx",
     title="a model of mlx-transformer",
@@ -62,5 +75,6 @@ FAMILY = Family(
     layers={"encoder": "encoder.layers.{i}.", "decoder": "decoder.layers.{i}."},
     table=TABLE,
     settings=settings,
+    original=original,
     vocabulary=vocabulary,
 )

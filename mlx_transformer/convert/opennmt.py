@@ -4,9 +4,12 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from mlx_transformer.convert.annotated import tidied
 from mlx_transformer.convert.checkpoint import Fields
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import ZEROS, Table, stack, under
+from mlx_transformer.convert.originals import plain_pass
+from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
 
 
@@ -117,6 +120,27 @@ def vocabulary(source: Source) -> Mapping[str, bytes]:
     return files
 
 
+TENSOR_NAMES = TensorNames(
+    words=(
+        "encoder.embeddings.make_embedding.emb_luts.0.weight",
+        "decoder.embeddings.make_embedding.emb_luts.0.weight",
+    ),
+    positions=(
+        "encoder.embeddings.make_embedding.pe.pe",
+        "decoder.embeddings.make_embedding.pe.pe",
+    ),
+    layers=("encoder.transformer.{i}.", "decoder.transformer_layers.{i}."),
+    attentions=("self_attn.", "context_attn."),
+    projections=("linear_query", "linear_keys", "linear_values", "final_linear"),
+    feed_forward=("feed_forward.w_1", "feed_forward.w_2"),
+    norms=(
+        ["layer_norm", "feed_forward.layer_norm"],
+        ["layer_norm_1", "layer_norm_2", "feed_forward.layer_norm"],
+    ),
+    final_norms=("encoder.layer_norm", "decoder.layer_norm"),
+    output="generator|generator.0",
+    tidy=tidied,
+)
 FAMILY = Family(
     name="opennmt",
     title="an OpenNMT-py Transformer",
@@ -124,6 +148,7 @@ FAMILY = Family(
     layers=LAYERS,
     table=TABLE,
     settings=settings,
+    original=plain_pass("opennmt", TENSOR_NAMES),
     ignored=(r"decoder\.transformer_layers\.\d+\.mask",),  # the causal mask
     vocabulary=vocabulary,
 )

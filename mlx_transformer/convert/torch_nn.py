@@ -5,13 +5,17 @@ and the order of the norms leave no trace in the weights: they are options.
 """
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
-from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.config import ModelConfig
+from mlx_transformer.convert.family import Family, Original, Source
 from mlx_transformer.convert.mapping import ZEROS, Table, choose, expand, part, squeezed, under
+from mlx_transformer.convert.originals import as_torch, float_tensors, need_package, on_numpy
 from mlx_transformer.convert.positions import recognise_sinusoids
 from mlx_transformer.convert.tensors import shown
 from mlx_transformer.errors import InputError
+from mlx_transformer.model import sinusoids
 
 # Built with bias=False, only the attention of our model does without biases, too.
 ENCODER_LAYER: Table = {
@@ -107,6 +111,48 @@ def settings(source: Source) -> dict[str, Any]:
     return {}
 
 
+# The user's own modules around torch.nn.Transformer: our names, and those of `torch_example`.
+OWN_MODULES = {
+    "source_words.weight": "source_embedding.weight",
+    "target_words.weight": "target_embedding.weight",
+    "output.weight": "output.weight",
+    "output_bias": "output.bias",
+    "source_embedding.positions": "source_positions",
+    "target_embedding.positions": "target_positions",
+}
+
+
+def original(source: Source, config: ModelConfig) -> Original:
+    """torch.nn.Transformer itself, between the checkpoint's own embeddings and head."""
+    need_package("torch")
+    import torch
+
+    from mlx_transformer.convert.torch_example import Translator
+
+    model = Translator(SimpleNamespace(**config.to_dict())).eval()
+    state = {name: torch.zeros_like(values) for name, values in model.state_dict().items()}
+    needed = {name for name in state if not name.endswith("bias")}  # built with bias=False
+    tensors = as_torch(float_tensors(source))
+    given = {f"transformer.{k}": v for k, v in tensors.items() if k.startswith(("enc", "dec"))}
+    keys = found(source).items()
+    own = {ours: tensors[str(key)] for ours, key in keys if key in tensors}
+    own.setdefault("target_words.weight", own["source_words.weight"])
+    own.setdefault("output.weight", own["target_words.weight"])
+    if "source_embedding.positions" not in own:
+        table = torch.from_numpy(sinusoids(config))
+        own |= {f"{side}_embedding.positions": table for side in ("source", "target")}
+    for ours, theirs in OWN_MODULES.items():
+        if ours in own:
+            given[theirs] = own[ours].reshape(state[theirs].shape)
+    assert needed <= given.keys() <= state.keys()
+    model.load_state_dict(state | given)
+    return Original(
+        "`torch.nn.Transformer`, between the checkpoint's embeddings and head, with its tensors "
+        "under their own names",
+        on_numpy(model),
+    )
+
+
 ANCHOR = "encoder.layers.0.linear1.weight"
 FAMILY = Family(
     name="torch",
@@ -116,4 +162,5 @@ FAMILY = Family(
     table=TABLE,
     found=found,
     settings=settings,
+    original=original,
 )

@@ -11,8 +11,7 @@ import numpy as np
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.families import find_family
-from mlx_transformer.convert.family import Options
-from mlx_transformer.convert.originals import Logits, open_original
+from mlx_transformer.convert.family import Logits, Options
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import load_model, named_parameters
 from mlx_transformer.tokenizer import load_tokenizer
@@ -111,7 +110,7 @@ def verify(
     found, source = find_family(read_checkpoint(checkpoint), options, family)
     model = load_model(directory, mx.float32)
     config = model.config
-    original = open_original(found.name, source, config)
+    original = found.original(source, config)
 
     def converted(source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
         return np.array(model(mx.array(source_ids), mx.array(target_ids)))
