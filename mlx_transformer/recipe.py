@@ -20,6 +20,7 @@ from mlx_transformer.errors import InputError
 
 SUFFIX = ".toml"
 SPLITS = ("train", "valid", "test")
+MAX_WEIGHT = 1000
 # What the tokenizer decides, so a recipe may not.
 FROM_TOKENIZER = ("vocab_size", "target_vocab_size", "pad_id", "start_id", "eos_id")
 
@@ -44,14 +45,23 @@ class FilePair:
 
     source: Path
     target: Path
+    weight: float = 1.0  # how often each pair is in the training text; 0.5: every second pair
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight <= MAX_WEIGHT:
+            raise InputError(
+                f"the weight of {self.source} must be above 0 and at most {MAX_WEIGHT}, "
+                f"not {self.weight}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """[data]: which text, and which pairs of it are left out.
 
-    In TOML a corpus is a prefix ("train" for train.en and train.de) or a pair of files
-    {source = ..., target = ...}, and a split is one corpus or a list; `dir` says where they are.
+    In TOML a corpus is a prefix ("train" for train.en and train.de), {prefix = ..., weight = ...}
+    or {source = ..., target = ..., weight = ...}, and a split is one corpus or a list; `dir` says
+    where they are.
     """
 
     source_language: str = "source"
@@ -62,6 +72,7 @@ class DataConfig:
     task: Literal["numbers"] | None = None  # a generated task instead of files
     max_length: int = 256  # tokens of a sentence with its end token; longer pairs are dropped
     max_ratio: float = 9.0  # of the longer to the shorter side of a training pair
+    variants: float = 0.0  # training pairs added as people type them, as a share of the text
 
     def __post_init__(self) -> None:
         if self.task is None and not self.train:
@@ -69,6 +80,8 @@ class DataConfig:
         if self.task is not None and (self.train or self.valid or self.test):
             raise InputError(f"data.task {self.task!r} makes its own text: give no files with it")
         _at_least("data", self, max_length=2, max_ratio=1)
+        if not 0 <= self.variants <= 1:
+            raise InputError(f"data.variants must be between 0 and 1, not {self.variants}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -314,18 +327,24 @@ def _resolve_data(
 
 
 def _file_pair(split: str, item: object, languages: list[str], base: Path) -> FilePair:
+    corpus: dict[str, Any] = dict(item) if isinstance(item, dict) else {"prefix": item}
+    weight = corpus.pop("weight", 1.0)
     names: list[Any] = []
-    if isinstance(item, str):
-        names = [f"{item}.{language}" for language in languages]
-    elif isinstance(item, dict) and item.keys() == {"source", "target"}:
-        names = [item["source"], item["target"]]
+    if corpus.keys() == {"prefix"} and isinstance(corpus["prefix"], str):
+        names = [f"{corpus['prefix']}.{language}" for language in languages]
+    elif corpus.keys() == {"source", "target"}:
+        names = [corpus["source"], corpus["target"]]
     if not names or not all(isinstance(name, str) for name in names):
         raise InputError(
             f'data.{split} must list prefixes such as "train" or pairs such as '
             f'{{source = "a.en", target = "a.de"}}, not {item!r}'
         )
+    if type(weight) not in (int, float):  # not isinstance: true is not a number
+        raise InputError(f"a weight in data.{split} must be a number, not {weight!r}")
+    if split != "train" and weight != 1:
+        raise InputError(f"data.{split} is measured as it is: leave the weight out")
     source, target = (_absolute(name, base) for name in names)
-    return FilePair(source, target)
+    return FilePair(source, target, float(weight))
 
 
 def _absolute(path: str, base: Path) -> Path:

@@ -53,6 +53,7 @@ def test_a_minimal_recipe_is_the_papers_base_model(write, tmp_path):
 
 def test_the_recipes_that_ship():
     assert shipped_recipes() == [
+        "general-en-de",
         "iwslt14-de-en",
         "multi30k-en-de",
         "numbers",
@@ -291,7 +292,11 @@ def test_written_paths_are_absolute_and_load_from_anywhere(write, tmp_path, monk
     recipe = load_recipe(write(MINIMAL))
     values = tomllib.loads(recipe.to_toml())
     assert values["data"]["train"] == [
-        {"source": str(tmp_path / "train.en"), "target": str(tmp_path / "train.de")}
+        {
+            "source": str(tmp_path / "train.en"),
+            "target": str(tmp_path / "train.de"),
+            "weight": 1.0,
+        }
     ]
     (tmp_path / "run").mkdir()
     copy = write(recipe.to_toml(), "run/run.toml")

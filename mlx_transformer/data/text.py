@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_transformer.data import numbers
+from mlx_transformer.data import mixture, numbers
 from mlx_transformer.errors import InputError
 from mlx_transformer.recipe import DataConfig, FilePair
 
@@ -37,13 +37,17 @@ def open_text(data: DataConfig, split: str) -> ParallelText:
     if data.task == "numbers":
         return ParallelText(numbers.SIZES[split], lambda: iter(numbers.pairs(split)))
     files: tuple[FilePair, ...] = getattr(data, split)
-    counts = [_count_pairs(pair) for pair in files]
+    counts = [mixture.share_of(_count_pairs(pair), pair.weight) for pair in files]
 
     def pairs() -> Iterator[Pair]:
         for pair in files:
-            yield from zip(_lines(pair.source), _lines(pair.target), strict=True)
+            lines = zip(_lines(pair.source), _lines(pair.target), strict=True)
+            yield from mixture.repeated(lines, pair.weight)
 
-    return ParallelText(sum(counts), pairs)
+    if split != "train" or data.variants == 0:
+        return ParallelText(sum(counts), pairs)
+    added = mixture.share_of(sum(counts), data.variants)
+    return ParallelText(sum(counts) + added, lambda: mixture.with_variants(pairs(), data.variants))
 
 
 def _count_pairs(pair: FilePair) -> int:
