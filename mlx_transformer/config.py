@@ -16,7 +16,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 from mlx_transformer.errors import InputError
 
 Norm = Literal["post", "pre"]
-Positions = Literal["sinusoidal", "learned"]
+NormKind = Literal["layer", "rms"]
+Positions = Literal["sinusoidal", "learned", "relative"]
 PositionLayout = Literal["interleaved", "halves"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
 
@@ -47,6 +48,7 @@ class ModelConfig:
     encoder_final_norm: bool = False
     decoder_final_norm: bool = False
     embedding_norm: bool = False
+    norm_kind: NormKind = "layer"  # rms: no mean, no bias
     norm_eps: float = 1e-5
 
     # Positions, section 3.5. `halves` puts all sines before all cosines; the divisor of the
@@ -56,6 +58,11 @@ class ModelConfig:
     position_divisor_minus_one: bool = False
     position_offset: int = 0
     max_length: int = 1024
+    # `relative`: no table, but a bias on attention scores by the bucket that a distance falls in,
+    # learned for each stack or for each layer.
+    relative_buckets: int = 32
+    relative_distance: int = 128  # from which on all distances are alike
+    relative_per_layer: bool = False
 
     # Embeddings and softmax, section 3.4: one matrix for source, target and output.
     shared_embeddings: bool = True
@@ -64,8 +71,13 @@ class ModelConfig:
     output_bias: bool = False
     logit_scale: float = 1.0
 
+    # Attention, section 3.2, and feed-forward networks, section 3.3. A gate is a second W_1 whose
+    # product multiplies the activation of the first.
     attention_bias: bool = True
+    scale_attention: bool = True  # by 1 / sqrt(d_k)
     activation: Activation = "relu"
+    gated_feed_forward: bool = False
+    feed_forward_bias: bool = True
 
     # Special ids. start_id None: the decoder starts from a zero vector instead of a token.
     pad_id: int = 0
@@ -116,7 +128,22 @@ class ModelConfig:
             self,
             "quantization",
         )
+        self._check_relative_positions()
         self._check_vocabularies()
+
+    def _check_relative_positions(self) -> None:
+        _require(
+            self.relative_buckets >= 4 and self.relative_buckets % 2 == 0,
+            "relative_buckets must be even and at least 4, not {}",
+            self,
+            "relative_buckets",
+        )
+        _require(
+            self.relative_distance > self.relative_buckets // 2,
+            "relative_distance must be more than half of relative_buckets, not {}",
+            self,
+            "relative_distance",
+        )
 
     def _check_vocabularies(self) -> None:
         _require(

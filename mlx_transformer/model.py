@@ -20,6 +20,7 @@ import numpy as np
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.cpu import kernels
 from mlx_transformer.cpu.kernels import Mask
+from mlx_transformer.parts import Gate, RelativeBias
 
 Key = mx.array | None  # a random key: dropout is on
 KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)
@@ -38,7 +39,15 @@ class AttentionMaps:
 class Cache(Protocol):
     """The decoder's memory of one layer's earlier positions."""
 
-    def attend(self, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    @property
+    def visible(self) -> mx.array | None:
+        """Which of its S keys each position may see, this call's included; None: all."""
+
+    @property
+    def positions(self) -> mx.array:
+        """(S,), where those keys stand"""
+
+    def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
         """Add this call's keys and values, attend to all so far: (B,h,T,d) -> (B,T,h*d_v)"""
 
 
@@ -67,50 +76,59 @@ class LayerNorm(nn.LayerNorm):
         return kernels.layer_norm(x, self.weight, self.bias, self.eps)
 
 
-class Residual(LayerNorm):
+def norm(config: ModelConfig) -> nn.Module:
+    kind = LayerNorm if config.norm_kind == "layer" else nn.RMSNorm
+    return kind(config.d_model, eps=config.norm_eps)
+
+
+class Residual:
     """What surrounds every sublayer: LayerNorm(x + Dropout(Sublayer(x))), or pre-norm."""
 
     def __init__(self, config: ModelConfig):
-        super().__init__(config.d_model, eps=config.norm_eps)
         self._pre_norm = config.norm == "pre"
         self._dropout = config.dropout
 
-    def around(self, x: mx.array, sublayer: Callable[[mx.array], mx.array], key: Key) -> mx.array:
+    def __call__(
+        self, norm: nn.Module, x: mx.array, sublayer: Callable[[mx.array], mx.array], key: Key
+    ) -> mx.array:
         if self._pre_norm:
-            return x + dropout(sublayer(self(x)), self._dropout, key)
-        return self(x + dropout(sublayer(x), self._dropout, key))
+            return x + dropout(sublayer(norm(x)), self._dropout, key)
+        return norm(x + dropout(sublayer(x), self._dropout, key))
 
 
 class EncoderLayer(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
+        self._residual = Residual(config)
         self.self_attention = SelfAttention(config)
-        self.self_attention_norm = Residual(config)
+        self.self_attention_norm = norm(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = Residual(config)
+        self.feed_forward_norm = norm(config)
 
-    def __call__(self, x: mx.array, mask: mx.array, key: Key = None, maps: Maps = None) -> mx.array:
-        """x (B,S,d_model), mask (B,1,1,S) true at real tokens -> (B,S,d_model)"""
+    def __call__(self, x: mx.array, mask: Mask, key: Key = None, maps: Maps = None) -> mx.array:
+        """x (B,S,d_model), mask true at real tokens -> (B,S,d_model)"""
         keys = split(key, 2)
-        x = self.self_attention_norm.around(
-            x, lambda y: self.self_attention(y, mask, maps=maps), keys[0]
+        x = self._residual(
+            self.self_attention_norm, x, lambda y: self.self_attention(y, mask, maps=maps), keys[0]
         )
-        return self.feed_forward_norm.around(x, self.feed_forward, keys[1])
+        return self._residual(self.feed_forward_norm, x, self.feed_forward, keys[1])
 
 
 class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
+        self._residual = Residual(config)
         self.self_attention = SelfAttention(config)
-        self.self_attention_norm = Residual(config)
+        self.self_attention_norm = norm(config)
         self.cross_attention = CrossAttention(config)
-        self.cross_attention_norm = Residual(config)
+        self.cross_attention_norm = norm(config)
         self.feed_forward = FeedForward(config)
-        self.feed_forward_norm = Residual(config)
+        self.feed_forward_norm = norm(config)
 
     def __call__(
         self,
         y: mx.array,
+        mask: Mask,
         memory: mx.array | KeysValues,
         memory_mask: Mask,
         key: Key = None,
@@ -119,23 +137,43 @@ class DecoderLayer(nn.Module):
     ) -> mx.array:
         """y (B,T,d_model), memory (B,S,d_model) or its keys and values -> (B,T,d_model)"""
         keys = split(key, 3)
-        y = self.self_attention_norm.around(
-            y, lambda x: self.self_attention(x, "causal", cache, maps[0]), keys[0]
+        y = self._residual(
+            self.self_attention_norm,
+            y,
+            lambda x: self.self_attention(x, mask, cache, maps[0]),
+            keys[0],
         )
-        y = self.cross_attention_norm.around(
-            y, lambda x: self.cross_attention(x, memory, memory_mask, maps[1]), keys[1]
+        y = self._residual(
+            self.cross_attention_norm,
+            y,
+            lambda x: self.cross_attention(x, memory, memory_mask, maps[1]),
+            keys[1],
         )
-        return self.feed_forward_norm.around(y, self.feed_forward, keys[2])
+        return self._residual(self.feed_forward_norm, y, self.feed_forward, keys[2])
 
 
 class Stack(nn.Module):
     """N layers and, in most pre-norm models, a last norm."""
 
-    def __init__(self, layers: Sequence[EncoderLayer | DecoderLayer], final_norm: LayerNorm | None):
+    def __init__(self, config: ModelConfig, layers: Sequence[EncoderLayer | DecoderLayer]):
         super().__init__()
         self.layers = list(layers)
-        if final_norm is not None:
-            self.norm = final_norm
+        is_encoder = isinstance(layers[0], EncoderLayer)
+        if config.encoder_final_norm if is_encoder else config.decoder_final_norm:
+            self.norm = norm(config)
+        if config.positions == "relative":
+            tables = len(layers) if config.relative_per_layer else 1
+            self.relative = [RelativeBias(config, both_ways=is_encoder) for _ in range(tables)]
+
+    def masks(self, mask: Mask, queries: mx.array, keys: mx.array) -> list[Mask]:
+        """What self-attention may see, by layer: positions (T,), (S,) of queries and keys.
+
+        A relative bias is added to the scores as masks may be, so it becomes part of the mask.
+        """
+        if "relative" not in self:
+            return [mask] * len(self.layers)
+        found: list[Mask] = [kernels.masked(bias(queries, keys), mask) for bias in self.relative]
+        return found * (len(self.layers) // len(found))
 
     def finish(self, x: mx.array) -> mx.array:
         return self.norm(x) if "norm" in self else x
@@ -144,17 +182,24 @@ class Stack(nn.Module):
 # 3.2 Attention
 
 
-def attend(q: mx.array, k: mx.array, v: mx.array, mask: Mask, maps: Maps = None) -> mx.array:
-    """softmax(q k^T / sqrt(d_k)) v, heads joined: q (B,h,T,d_k) -> (B,T,h*d_v).
+def attend(
+    q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float, maps: Maps = None
+) -> mx.array:
+    """softmax(scale * q k^T) v, heads joined: q (B,h,T,d_k) -> (B,T,h*d_v).
 
     A fused kernel never materialises the weights; asked for, they are computed apart.
     """
     if maps is None:
-        return joined(kernels.attention(q, k, v, mask))
-    scores = (q / math.sqrt(q.shape[-1])) @ k.swapaxes(-1, -2)
+        return joined(kernels.attention(q, k, v, mask, scale))
+    scores = (q * scale) @ k.swapaxes(-1, -2)
     weights = mx.softmax(kernels.masked(scores, mask), axis=-1)
     maps.append(weights)
     return joined(weights @ v)
+
+
+def attention_scale(config: ModelConfig) -> float:
+    """1 / sqrt(d_k), or 1 in models that leave it to the weights"""
+    return 1 / math.sqrt(config.head_sizes[0]) if config.scale_attention else 1.0
 
 
 class SelfAttention(nn.Module):
@@ -165,6 +210,7 @@ class SelfAttention(nn.Module):
         d_k, d_v = config.head_sizes
         h, bias = config.h, config.attention_bias
         self._sizes = d_k, d_k, d_v
+        self._scale = attention_scale(config)
         self.qkv = linear(config.d_model, [h * d_k, h * d_k, h * d_v], bias)
         self.out = linear(h * d_v, [config.d_model], bias)
 
@@ -174,8 +220,8 @@ class SelfAttention(nn.Module):
         """x (B,T,d_model) -> (B,T,d_model)"""
         q, k, v = heads(self.qkv(x), self._sizes)
         if cache is not None:
-            return self.out(cache.attend(q, k, v))
-        return self.out(attend(q, k, v, mask, maps))
+            return self.out(cache.attend(q, k, v, mask, self._scale))
+        return self.out(attend(q, k, v, mask, self._scale, maps))
 
 
 class CrossAttention(nn.Module):
@@ -186,6 +232,7 @@ class CrossAttention(nn.Module):
         d_k, d_v = config.head_sizes
         h, bias = config.h, config.attention_bias
         self._sizes = d_k, d_v
+        self._scale = attention_scale(config)
         self.q = linear(config.d_model, [h * d_k], bias)
         self.kv = linear(config.d_model, [h * d_k, h * d_v], bias)
         self.out = linear(h * d_v, [config.d_model], bias)
@@ -201,7 +248,7 @@ class CrossAttention(nn.Module):
         """x (B,T,d_model) -> (B,T,d_model)"""
         k, v = self.keys_values(memory) if isinstance(memory, mx.array) else memory
         (q,) = heads(self.q(x), self._sizes[:1])
-        return self.out(attend(q, k, v, mask, maps))
+        return self.out(attend(q, k, v, mask, self._scale, maps))
 
 
 def heads(x: mx.array, sizes: Sequence[int]) -> list[mx.array]:
@@ -237,9 +284,11 @@ class FeedForward(nn.Module):
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        self._activation = ACTIVATIONS[config.activation]
-        self.w_1 = linear(config.d_model, [config.d_ff], bias=True)
-        self.w_2 = linear(config.d_ff, [config.d_model], bias=True)
+        activation, bias = ACTIVATIONS[config.activation], config.feed_forward_bias
+        gated = config.gated_feed_forward
+        self._activation = Gate(activation) if gated else activation
+        self.w_1 = linear(config.d_model, [config.d_ff] * (2 if gated else 1), bias)
+        self.w_2 = linear(config.d_ff, [config.d_model], bias)
 
     def __call__(self, x: mx.array) -> mx.array:
         """(B,T,d_model) -> (B,T,d_model)"""
@@ -266,10 +315,6 @@ def linear(d_in: int, d_outs: Sequence[int], bias: bool) -> Linear:
     return layer
 
 
-def layer_norm(config: ModelConfig) -> LayerNorm:
-    return LayerNorm(config.d_model, eps=config.norm_eps)
-
-
 # 3.4 Embeddings and softmax, 3.5 positional encoding
 
 
@@ -286,16 +331,18 @@ class Embedding(nn.Module):
                 (config.max_length + config.position_offset, config.d_model),
                 scale=config.d_model**-0.5,
             )
-        else:
+        elif config.positions == "sinusoidal":
             self._sinusoids = mx.array(sinusoids(config))
         if config.embedding_norm:
-            self.norm = layer_norm(config)
+            self.norm = norm(config)
 
     def __call__(self, words: mx.array, position: int | mx.array = 0, key: Key = None) -> mx.array:
         """words (B,T,d_model), the first at `position` -> (B,T,d_model)"""
-        table = self.positions if "positions" in self else self._sinusoids
-        rows = position + self._offset + mx.arange(words.shape[1])
-        x = words * self._scale + table[rows].astype(words.dtype)
+        x = words * self._scale
+        table = self.get("positions", self.get("_sinusoids"))
+        if table is not None:
+            rows = position + self._offset + mx.arange(words.shape[1])
+            x = x + table[rows].astype(words.dtype)
         return dropout(self.norm(x) if "norm" in self else x, self._dropout, key)
 
 
@@ -325,14 +372,8 @@ class Transformer(nn.Module):
             self.output_bias = mx.zeros((config.target_size,))
         self.source_embedding = Embedding(config)
         self.target_embedding = Embedding(config)
-        self.encoder = Stack(
-            [EncoderLayer(config) for _ in range(config.encoder_layers)],
-            layer_norm(config) if config.encoder_final_norm else None,
-        )
-        self.decoder = Stack(
-            [DecoderLayer(config) for _ in range(config.decoder_layers)],
-            layer_norm(config) if config.decoder_final_norm else None,
-        )
+        self.encoder = Stack(config, [EncoderLayer(config) for _ in range(config.encoder_layers)])
+        self.decoder = Stack(config, [DecoderLayer(config) for _ in range(config.decoder_layers)])
 
     def __call__(self, source: mx.array, target: mx.array, key: Key = None) -> mx.array:
         """Next-word logits: source (B,S) and target (B,T) ids -> (B,T,V); dropout if key."""
@@ -369,10 +410,11 @@ class Transformer(nn.Module):
         checkpointing: bool = False,
     ) -> mx.array:
         """(B,S) ids -> memory (B,S,d_model)"""
-        mask = self.source_mask(source)
+        positions = mx.arange(source.shape[1])
+        masks = self.encoder.masks(self.source_mask(source), positions, positions)
         keys = split(key, len(self.encoder.layers) + 1)
         x = self.source_embedding(self.source_words(source), key=keys[-1])
-        for layer, layer_key in zip(self.encoder.layers, keys, strict=False):
+        for layer, mask, layer_key in zip(self.encoder.layers, masks, keys, strict=False):
             run = bind(layer, layer_key, checkpointing)
             x = run(x, mask, maps=maps.encoder if maps else None)
         return self.encoder.finish(x)
@@ -399,11 +441,16 @@ class Transformer(nn.Module):
         """
         keys = split(key, len(self.decoder.layers) + 1)
         y = self.target_embedding(self.target_vectors(target, position), position, keys[-1])
+        positions = position + mx.arange(target.shape[1])
+        visible, seen = (
+            (caches[0].visible, caches[0].positions) if caches else ("causal", positions)
+        )
+        masks = self.decoder.masks(visible, positions, seen)
         layer_maps = (maps.decoder, maps.cross) if maps else (None, None)
         for i, layer in enumerate(self.decoder.layers):
             run = bind(layer, keys[i], checkpointing)
             cache = caches[i] if caches else None
-            y = run(y, memory[i], memory_mask, cache=cache, maps=layer_maps)
+            y = run(y, masks[i], memory[i], memory_mask, cache=cache, maps=layer_maps)
         return self.decoder.finish(y)
 
     def target_vectors(self, target: mx.array, position: int | mx.array) -> mx.array:

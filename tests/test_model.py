@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
-from mlx_transformer.model import Residual, SelfAttention, Transformer, dropout
+from mlx_transformer.model import Residual, SelfAttention, Transformer, dropout, norm
 from mlx_transformer.storage import dequantize, load_model, named_parameters, quantize, save_model
 
 CONFIG = ModelConfig(
@@ -22,6 +22,24 @@ VARIANTS = {
     "pre-norm": replace(CONFIG, norm="pre", encoder_final_norm=True, decoder_final_norm=True),
     "d_k and d_v of their own": replace(CONFIG, d_k=24, d_v=8),
     "learned positions": replace(CONFIG, positions="learned", position_offset=2),
+    "T5": replace(
+        CONFIG,
+        norm="pre",
+        norm_kind="rms",
+        encoder_final_norm=True,
+        decoder_final_norm=True,
+        positions="relative",
+        relative_buckets=8,
+        relative_distance=16,
+        attention_bias=False,
+        scale_attention=False,
+        activation="gelu_tanh",
+        gated_feed_forward=True,
+        feed_forward_bias=False,
+        d_k=24,
+        d_v=24,
+    ),
+    "a bias for each layer": replace(CONFIG, positions="relative", relative_per_layer=True),
     "everything": replace(
         CONFIG,
         target_vocab_size=43,
@@ -175,11 +193,12 @@ def test_the_output_is_random_with_a_key_and_only_with_a_key():
 
 def test_the_mean_over_dropout_masks_of_one_residual_is_the_value_without():
     """Inverted dropout is unbiased: 4,000 masks of one sublayer average to no dropout."""
-    residual = Residual(replace(CONFIG, dropout=0.3, norm="pre"))
+    config = replace(CONFIG, dropout=0.3, norm="pre")
+    residual = Residual(config)
     x = mx.random.normal((1, 3, 32))
     normed = mx.fast.layer_norm(x, None, None, CONFIG.norm_eps)
     keys = mx.random.split(mx.random.key(3), 4000)
-    drawn = mx.stack([residual.around(x, mx.sin, key) for key in keys])
+    drawn = mx.stack([residual(norm(config), x, mx.sin, key) for key in keys])
     assert close(drawn.mean(axis=0), x + mx.sin(normed), 0.06)
 
 

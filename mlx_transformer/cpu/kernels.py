@@ -16,21 +16,23 @@ FEW_ROWS = 16  # tokens: of so few, launching the operations is what takes time,
 # Metal's fused attention of so few queries has no backward pass: under gradients it would throw.
 SHORT_QUERIES = 8
 
-Mask = mx.array | str | None  # true where to look, or "causal", or all is seen
+# True where to look, or numbers to add to the scores, or "causal"; None: all is seen.
+Mask = mx.array | str | None
 Arrays = Sequence[mx.array]
 
 
-def attention(q: mx.array, k: mx.array, v: mx.array, mask: Mask) -> mx.array:
-    """softmax(q k^T / sqrt(d_k)) v: (B,h,T,d_k), (B,h,S,d_k), (B,h,S,d_v) -> (B,h,T,d_v)"""
-    B, _, T, d_k = q.shape
-    scale = 1 / math.sqrt(d_k)
+def attention(q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
+    """softmax(scale * q k^T) v: (B,h,T,d_k), (B,h,S,d_k), (B,h,S,d_v) -> (B,h,T,d_v)"""
+    B, _, T, _ = q.shape
     if mx.default_device() == mx.gpu or B * T <= FEW_ROWS:
         return mx.fast.scaled_dot_product_attention(
             q, k, v, scale=scale, mask=fused_mask(mask, T, k.shape[2])
         )
 
+    bias = [mask] if isinstance(mask, mx.array) and mask.dtype != mx.bool_ else []
+
     @mx.custom_function
-    def attend(q: mx.array, k: mx.array, v: mx.array) -> Arrays:
+    def attend(q: mx.array, k: mx.array, v: mx.array, *_: mx.array) -> Arrays:
         scores = masked((q * scale) @ k.swapaxes(-1, -2), mask)
         powers = exp_below(scores, mx.max(scores, axis=-1, keepdims=True))
         weights = powers / mx.sum(powers, axis=-1, keepdims=True)
@@ -38,15 +40,23 @@ def attention(q: mx.array, k: mx.array, v: mx.array, mask: Mask) -> mx.array:
 
     @attend.vjp
     def gradients(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> Arrays:
-        q, k, v = primals
+        q, k, v, *bias = primals
         d_out, weights = cotangents[0], outputs[1]
         d_weights = d_out @ v.swapaxes(-1, -2)
         mean = mx.sum(d_weights * weights, axis=-1, keepdims=True)
-        d_scores = weights * (d_weights - mean) * scale
-        found = d_scores @ k, d_scores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ d_out
-        return [d.astype(x.dtype) for d, x in zip(found, primals, strict=True)]
+        d_scores = weights * (d_weights - mean)
+        d_bias = [summed_to(x.shape, d_scores) for x in bias]
+        d_scores = d_scores * scale
+        found = [d_scores @ k, d_scores.swapaxes(-1, -2) @ q, weights.swapaxes(-1, -2) @ d_out]
+        return [d.astype(x.dtype) for d, x in zip(found + d_bias, primals, strict=True)]
 
-    return cast(Arrays, attend(q, k, v))[0]
+    return cast(Arrays, attend(q, k, v, *bias))[0]
+
+
+def summed_to(shape: Sequence[int], x: mx.array) -> mx.array:
+    """The gradient of what was broadcast from `shape`, which has as many axes."""
+    axes = [axis for axis, n in enumerate(shape) if n == 1 and x.shape[axis] > 1]
+    return mx.sum(x, axis=axes, keepdims=True) if axes else x
 
 
 def fused_mask(mask: Mask, T: int, S: int) -> Mask:
@@ -75,6 +85,8 @@ def masked(scores: mx.array, mask: Mask) -> mx.array:
     if mask is None:
         return scores
     keep = causal(*scores.shape[-2:]) if isinstance(mask, str) else mask
+    if keep.dtype != mx.bool_:
+        return scores + keep
     return mx.where(keep, scores, mx.finfo(scores.dtype).min)
 
 

@@ -10,31 +10,39 @@ import mlx.core as mx
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.cpu.lanes import launch_early
-from mlx_transformer.model import KeysValues, attend
+from mlx_transformer.model import KeysValues, Mask, attend
 
 
 class SlotCache:
     """One layer's cache during one step: a `Cache` of the model."""
 
-    def __init__(self, slots: KeysValues, first: mx.array, reach: int, visible: mx.array | None):
+    def __init__(
+        self, slots: KeysValues, first: mx.array, reach: int, K: int, visible: mx.array | None
+    ):
         """slots (B,h,T*K,d), of which Q from `first` (1,) on are this step's.
 
-        visible (B,1,Q,reach): which of the first slots each hypothesis may read, if not all.
+        visible (B,1,Q,reach*K): which slots of the first `reach` positions each hypothesis may
+        read, if not all.
         """
         self.slots = slots
+        self.visible = visible
         self._first = first
-        self._reach = reach
-        self._visible = visible
+        self._reach, self._K = reach, K
 
-    def attend(self, q: mx.array, k: mx.array, v: mx.array) -> mx.array:
+    @property
+    def positions(self) -> mx.array:
+        """(reach*K,)"""
+        return mx.arange(self._reach * self._K) // self._K
+
+    def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
         """q, k (B,h,Q,d_k), v (B,h,Q,d_v) -> (B,Q,h*d_v)"""
         keys, values = (
             mx.slice_update(old, new, self._first, axes=(2,))
             for old, new in zip(self.slots, (k, v), strict=True)
         )
         self.slots = keys, values
-        past = keys[:, :, : self._reach], values[:, :, : self._reach]
-        out = attend(q, *past, self._visible)
+        seen = self._reach * self._K
+        out = attend(q, keys[:, :, :seen], values[:, :, :seen], mask, scale)
         launch_early(out, rows=q.shape[0] * q.shape[2])
         return out
 

@@ -64,7 +64,7 @@ class Step:
         # A single hypothesis sees its whole past, and uncompiled nothing reaches beyond.
         alone = K == 1 and not self.compiled
         visible = None if alone else visible_slots(hyps.slots[:, :Q], K, reach)
-        layers = [SlotCache(slots, (now.t * K)[None], reach * K, visible) for slots in caches]
+        layers = [SlotCache(slots, (now.t * K)[None], reach, K, visible) for slots in caches]
         hidden = self.model.decode(
             hyps.tokens[:, :Q],
             memory.layers,

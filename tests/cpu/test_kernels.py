@@ -1,6 +1,5 @@
 """Our own attention, LayerNorm and exponential compute what MLX's do, and so do their gradients."""
 
-import math
 from collections.abc import Callable
 
 import mlx.core as mx
@@ -42,10 +41,24 @@ def test_attention(sentences: int, kind: str, dtype: mx.Dtype) -> None:
     mask = {"all": None, "causal": "causal", "some": some}[kind]
 
     def mlx(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
-        scale = 1 / math.sqrt(d_k)
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)
 
-    assert_same(lambda *qkv: kernels.attention(*qkv, mask), mlx, q, k, v)
+    assert_same(lambda *qkv: kernels.attention(*qkv, mask, scale=0.3), mlx, q, k, v)
+
+
+@pytest.mark.parametrize("bias_shape", [(1, 2, 9, 12), (5, 2, 9, 12), (1, 2, 1, 12)])
+@pytest.mark.parametrize("sentences", [1, 5])
+def test_attention_with_a_bias_on_the_scores(sentences: int, bias_shape: tuple[int, ...]) -> None:
+    mx.random.seed(0)
+    shapes = (9, 8), (12, 8), (12, 4)
+    q, k, v = (mx.random.normal((sentences, 2, *shape)) for shape in shapes)
+    bias = mx.random.normal(bias_shape)[:sentences]
+
+    def mlx(*inputs: mx.array) -> mx.array:
+        q, k, v, bias = inputs
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=bias)
+
+    assert_same(lambda *inputs: kernels.attention(*inputs, scale=0.3), mlx, q, k, v, bias)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -1,0 +1,66 @@
+"""What later models put in the paper's places: small parts that the config chooses.
+
+RMSNorm, which some have instead of LayerNorm, is MLX's own (`nn.RMSNorm`).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import mlx.core as mx
+import mlx.nn as nn
+import numpy as np
+
+from mlx_transformer.config import ModelConfig
+
+
+@dataclass(frozen=True)
+class Gate:
+    """In the place of an activation: activation(a) * b of the products a, b side by side."""
+
+    activation: Callable[[mx.array], mx.array]
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(..., 2*d_ff) -> (..., d_ff)"""
+        a, b = mx.split(x, 2, axis=-1)
+        return self.activation(a) * b
+
+
+class RelativeBias(nn.Module):
+    """T5's positions: what each head adds to a score, by the distance from query to key.
+
+    Near distances have a bucket each, farther ones share theirs. An encoder has half of the buckets
+    for keys after the query; a decoder sees none of those.
+    """
+
+    def __init__(self, config: ModelConfig, *, both_ways: bool):
+        super().__init__()
+        self._both_ways = both_ways
+        self._later = config.relative_buckets // 2 if both_ways else 0  # first bucket of later keys
+        self._buckets = mx.array(
+            distance_buckets(config.relative_buckets - self._later, config.relative_distance)
+        )
+        self.weight = mx.random.normal(
+            (config.relative_buckets, config.h), scale=config.d_model**-0.5
+        )
+
+    def __call__(self, queries: mx.array, keys: mx.array) -> mx.array:
+        """Positions (T,), (S,) -> (1,h,T,S)"""
+        back = queries[:, None] - keys
+        distance = mx.abs(back) if self._both_ways else mx.maximum(back, 0)
+        bucket = self._buckets[mx.minimum(distance, self._buckets.size - 1)]
+        bucket = bucket + mx.where(back < 0, self._later, 0)
+        return self.weight[bucket].transpose(2, 0, 1)[None]
+
+
+def distance_buckets(buckets: int, farthest: int) -> np.ndarray:
+    """The bucket of each distance from 0 to `farthest` -> (farthest + 1,)
+
+    Half of them hold one distance each, the others grow by a constant factor. In float32, as T5
+    computes it: some distances fall on the very edge of a bucket.
+    """
+    exact = buckets // 2
+    distances = np.arange(farthest + 1)
+    ratios = np.log(np.maximum(distances, 1).astype(np.float32) / np.float32(exact))
+    steps = ratios / np.float32(np.log(farthest / exact)) * np.float32(buckets - exact)
+    spread = np.minimum(exact + steps.astype(np.int32), buckets - 1)
+    return np.where(distances < exact, distances, spread).astype(np.int32)
