@@ -4,7 +4,7 @@ The host only launches steps. It reads one flag a sentence, and that one step la
 device never waits for it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
@@ -67,13 +67,25 @@ class Batch:
         self._caches = empty_slots(config, B, K, room, memory.dtype)
         self.hyps = choose.start(config.first_id, B, K, options.nbest, room, apart=options.sample)
         self._flags: mx.array | None = None
+        self._dropped: set[int] = set()
+        self._before = self.hyps, self._sentences  # a step ago: to read them costs no waiting
 
     @property
     def open(self) -> bool:
-        return len(self._sentences) > 0
+        return self.rows > 0
+
+    @property
+    def rows(self) -> int:
+        """Sentences that steps are taken for; some may be done already."""
+        return len(self._sentences)
+
+    def drop(self, sentences: Iterable[int]) -> None:
+        """Nobody waits for these any more: go on without them."""
+        self._dropped.update(sentences)
 
     def step(self) -> State:
         """The next token of every sentence: what to launch, before `settle`."""
+        self._before = self.hyps, self._sentences
         if self._t == self.hyps.words.shape[-1]:
             self._make_room()
         forced = mx.array(self._forced[:, self._t]) if self._t < self._forced.shape[1] else None
@@ -93,7 +105,31 @@ class Batch:
         if self._t == self._limits.max():
             self._let_go(np.ones(len(self._sentences), np.bool_))
         elif flags is not None:
-            self._let_go(np.array(flags))
+            dropped = np.isin(self._sentences, list(self._dropped))
+            self._let_go(np.array(flags) | dropped)
+
+    def certain(self, sentences: Sequence[int]) -> dict[int, list[int]]:
+        """By open sentence, the ids with which every possible result begins, as of a step ago."""
+        if not sentences:
+            return {}
+        hyps, numbers = self._before
+        kinds = ((hyps.words, hyps.logp), (hyps.final_words, hyps.final_scores))
+        read = [(np.array(words), np.array(scores)) for words, scores in kinds]
+        return {
+            int(number): self._common_start(
+                [w for words, scores in read for w in words[row][scores[row] > -np.inf]]
+            )
+            for row, number in enumerate(numbers)
+            if number in sentences
+        }
+
+    def _common_start(self, hypotheses: Sequence[np.ndarray]) -> list[int]:
+        ids = []
+        for column in zip(*hypotheses, strict=True):
+            if len(set(column)) > 1 or column[0] in (NONE, self._step.model.config.eos_id):
+                break
+            ids.append(int(column[0]))
+        return ids
 
     def _moment(self) -> Moment:
         t, options = self._t, self._step.options
@@ -157,22 +193,6 @@ class Batch:
         complete = ids[-1] == self._step.model.config.eos_id
         logp = score * self._step.options.penalty(len(ids))
         return Hypothesis(ids[:-1] if complete else ids, score, logp, complete)
-
-
-def certain(hyps: Hypotheses, eos: int) -> list[int]:
-    """Ids with which every possible result of the first sentence begins; waits for the device."""
-    possible = [
-        words
-        for some, scores in ((hyps.words, hyps.logp), (hyps.final_words, hyps.final_scores))
-        for words, score in zip(np.array(some[0]), np.array(scores[0]), strict=True)
-        if score > -np.inf
-    ]
-    ids = []
-    for column in zip(*possible, strict=True):
-        if len(set(column)) > 1 or column[0] in (NONE, eos):
-            break
-        ids.append(int(column[0]))
-    return ids
 
 
 def padded(

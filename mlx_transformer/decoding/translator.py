@@ -12,7 +12,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer.decoding.alignment import Link, cross_attention, join_attention, join_links
-from mlx_transformer.decoding.batch import Batch, Hypothesis, Ids, certain
+from mlx_transformer.decoding.batch import Batch, Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import Score, score_pairs
 from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence
@@ -103,7 +103,7 @@ class Translator:
 
         def sentences() -> Iterator[Sentence]:
             for text in texts:
-                plans.append(self._plan(text))
+                plans.append(self.plan(text))
                 for number, ids in enumerate(plans[-1].sentences):
                     yield ids, begin if number == 0 else []
 
@@ -113,10 +113,10 @@ class Translator:
             while plans and len(plans[0].sentences) <= len(found):
                 plan = plans.popleft()
                 count = len(plan.sentences)
-                yield self._translation(plan, found[:count], attention)
+                yield self.translation(plan, found[:count], attention)
                 found = found[count:]
         for plan in plans:
-            yield self._translation(plan, [], attention)
+            yield self.translation(plan, [], attention)
 
     def stream(
         self, text: str, options: SearchOptions | None = None, *, prefix: str = ""
@@ -127,7 +127,7 @@ class Translator:
         """
         options = replace(options or SearchOptions(), nbest=1)
         begin = self.tokenizer.encode_target(prefix) if prefix else []
-        for number, line in enumerate(self._plan(text).lines):
+        for number, line in enumerate(self.plan(text).lines):
             if number:
                 yield "\n"
             for place, ids in enumerate(line):
@@ -139,18 +139,13 @@ class Translator:
     def _stream_sentence(self, source: Ids, options: SearchOptions, begin: Ids) -> Iterator[str]:
         batch = Batch(self._searching(options).step, [source], [begin])
         told = ""
-        before = batch.hyps
         while batch.open:
             mx.async_eval(batch.step())
             batch.settle()
             if batch.open:
-                ids = certain(before, self.model.config.eos_id)
-                before = batch.hyps
+                whole = self.text_so_far(batch.certain([0])[0])
             else:
-                ids = batch.results[0][0].ids
-            text = self._text(ids)
-            # A character of several bytes is not there before its last byte.
-            whole = text.rstrip("\ufffd") if batch.open else text
+                whole = self._text(batch.results[0][0].ids)
             if whole.startswith(told):
                 yield whole[len(told) :]
                 told = whole
@@ -173,7 +168,8 @@ class Translator:
             self._search = Search(self.model, options)
         return self._search
 
-    def _plan(self, text: str) -> Plan:
+    def plan(self, text: str) -> Plan:
+        """What there is to search for a text; `translation` puts the results together."""
         return Plan([self._sources(line) for line in text.split("\n")])
 
     def _sources(self, line: str) -> list[Ids]:
@@ -193,11 +189,15 @@ class Translator:
             )
         return [[*ids, config.eos_id] for ids in encode(parts) if ids]
 
+    def text_so_far(self, ids: Ids) -> str:
+        """A character of several bytes is not there before its last byte."""
+        return self._text(ids).rstrip("\ufffd")
+
     def _text(self, ids: Ids) -> str:
         """Words of a sentence on one line, even if a model writes line feeds byte by byte"""
         return self.tokenizer.decode(ids).replace("\n", " ").replace("\r", " ")
 
-    def _translation(
+    def translation(
         self, plan: Plan, found: Sequence[Sequence[Hypothesis]], attention: bool
     ) -> Translation:
         """The best of each sentence put together, and as alternatives the second best and so on."""
