@@ -1,5 +1,9 @@
-"""Model directories: config.json and model.safetensors, as the MLX world expects them."""
+"""Model directories as the MLX world expects them; each is there as a whole or not at all."""
 
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,10 +12,70 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.model import Linear, Transformer
 
 QUANTIZATION_GROUP = 64
+
+
+@contextmanager
+def built_aside(target: Path) -> Iterator[Path]:
+    """A folder to fill that then takes the place of `target`; on an error nothing has changed.
+
+    Renaming comes last, after all is on the disk: `target` is old or new, never half of either.
+    """
+    target = target.resolve()  # `.` has no name to put another beside
+    aside, old = (target.with_name(f".{target.name}.{word}") for word in ("partial", "old"))
+    try:
+        if old.exists() and not target.exists():  # a process was killed between the two renames
+            old.rename(target)
+        for rest in (aside, old):  # of a process that was killed
+            shutil.rmtree(rest, ignore_errors=True)
+        aside.mkdir(parents=True)
+        yield aside
+        for path in (*aside.rglob("*"), aside):
+            _sync(path)
+        if target.exists():
+            target.rename(old)
+        aside.rename(target)
+        _sync(target.parent)
+        shutil.rmtree(old, ignore_errors=True)
+    except OSError as error:
+        if error.filename and not Path(error.filename).is_relative_to(target.parent):
+            raise  # a file that was to be read
+        reason = error.strerror or str(error)
+        raise RunError(f"could not save {target}: {reason}; what was saved is kept") from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _sync(path: Path) -> None:
+    """Have the system write a file or the entries of a directory to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a text file at once: readers find the old text or the new one."""
+    aside = path.with_name(f".{path.name}.partial")
+    aside.write_text(text, encoding="utf-8")
+    _sync(aside)
+    aside.replace(path)
+
+
+def save_arrays(path: Path, arrays: Mapping[str, mx.array]) -> None:
+    """Write a safetensors file. Sorted names: equal arrays give equal files."""
+    try:
+        mx.save_safetensors(str(path), dict(sorted(arrays.items())), metadata={"format": "mlx"})
+    except RuntimeError as error:  # how MLX reports a full or read-only disk
+        raise OSError(str(error)) from error
+
+
+def is_model_directory(directory: Path) -> bool:
+    return (directory / "config.json").is_file() and (directory / "model.safetensors").is_file()
 
 
 def named_parameters(model: nn.Module) -> dict[str, mx.array]:
@@ -27,11 +91,7 @@ def count_parameters(config: ModelConfig) -> int:
 def save_model(model: Transformer, directory: Path) -> None:
     """Write config.json and model.safetensors, as the MLX world expects them."""
     model.config.save(directory / "config.json")
-    mx.save_safetensors(
-        str(directory / "model.safetensors"),
-        named_parameters(model),
-        metadata={"format": "mlx"},
-    )
+    save_arrays(directory / "model.safetensors", named_parameters(model))
 
 
 def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:

@@ -4,11 +4,10 @@ import argparse
 import sys
 from pathlib import Path
 
-from mlx_transformer.convert.conversion import built_aside
 from mlx_transformer.convert.export_marian import export_marian, has_sentencepiece
 from mlx_transformer.convert.export_torch import export_torch
 from mlx_transformer.errors import InputError
-from mlx_transformer.storage import load_model
+from mlx_transformer.storage import built_aside, load_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 
 DESCRIPTION = """\

@@ -2,9 +2,7 @@
 
 import math
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +16,7 @@ from mlx_transformer.convert.plan import Plan, make_plan, uses
 from mlx_transformer.convert.quantize import quantize_directory
 from mlx_transformer.convert.safetensors_file import Entry, write_safetensors
 from mlx_transformer.errors import InputError
+from mlx_transformer.storage import built_aside, is_model_directory
 
 CARD = """\
 ---
@@ -173,32 +172,11 @@ def _report(
     )
 
 
-# The directory appears only when it is whole
-
-
 def _check_free(directory: Path, force: bool) -> None:
     if not directory.exists():
         return
     if not force:
         raise InputError(f"{directory} exists: give another name, or --force to replace it")
-    if not (directory.is_dir() and is_model_directory(directory)):
+    empty = directory.is_dir() and not any(directory.iterdir())
+    if not (empty or is_model_directory(directory)):
         raise InputError(f"{directory} is not a model directory, so --force does not replace it")
-
-
-def is_model_directory(directory: Path) -> bool:
-    return not any(directory.iterdir()) or (directory / "model.safetensors").is_file()
-
-
-@contextmanager
-def built_aside(directory: Path) -> Iterator[Path]:
-    """A folder beside `directory` that takes its place in the end, or vanishes on an error."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
-    try:
-        (aside / "new").mkdir()
-        yield aside / "new"
-        if directory.exists():
-            directory.rename(aside / "old")
-        (aside / "new").rename(directory)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)

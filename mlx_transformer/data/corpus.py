@@ -6,7 +6,6 @@ ids of all sentences end to end (`train.source.ids`) with where each begins
 """
 
 import json
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import chain
@@ -112,10 +111,8 @@ class SentenceWriter:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        for file in (self._ids, self._offsets):
-            with file:
-                file.flush()
-                os.fsync(file.fileno())
+        self._ids.close()
+        self._offsets.close()
 
 
 def id_dtype(vocab_size: int) -> np.dtype:

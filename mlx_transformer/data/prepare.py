@@ -6,8 +6,6 @@ aside and renamed: it is either complete or not there.
 
 import hashlib
 import json
-import os
-import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field, replace
@@ -21,6 +19,7 @@ from mlx_transformer.data.corpus import MANIFEST, SIDES, SentenceWriter, id_dtyp
 from mlx_transformer.data.text import BadLine, Pair, ParallelText, open_text
 from mlx_transformer.errors import InputError
 from mlx_transformer.recipe import SPLITS, DataConfig, Recipe, TokenizerConfig
+from mlx_transformer.storage import built_aside
 from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer
 
 FORMAT = 1  # of a prepared directory; another number is prepared again
@@ -67,12 +66,7 @@ def prepare(
     if (found := _existing(out)) is not None and found["fingerprint"] == fingerprint:
         return replace(_read_report(found["report"]), reused=True)
 
-    out = out.resolve()  # `.` has no name to put another beside
-    aside = out.with_name(out.name + ".partial")
-    if aside.exists():
-        shutil.rmtree(aside)  # of a preparation that was killed
-    aside.mkdir(parents=True)
-    try:
+    with built_aside(out) as aside:
         if tokenizer is None:
             tokenizer = _learn_tokenizer(texts["train"], recipe.tokenizer, progress)
         tokenizer.save(aside)
@@ -86,9 +80,6 @@ def prepare(
             reasons = ", ".join(f"{n} {reason}" for reason, n in splits["train"].dropped.items())
             raise InputError(f"no training pair is left: {reasons}")
         _write_manifest(aside, tokenizer, fingerprint, report)
-        _put_in_place(aside, out)
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
     return report
 
 
@@ -110,15 +101,6 @@ def _existing(out: Path) -> dict[str, Any] | None:
         raise InputError(f"{out} exists and is no prepared data: choose another place")
     manifest = read_manifest(out)
     return manifest if manifest["format"] == FORMAT else manifest | {"fingerprint": None}
-
-
-def _put_in_place(aside: Path, out: Path) -> None:
-    old = out.with_name(out.name + ".old")
-    shutil.rmtree(old, ignore_errors=True)  # of an earlier time that was killed just here
-    if out.exists():
-        out.rename(old)
-    aside.rename(out)
-    shutil.rmtree(old, ignore_errors=True)
 
 
 def _fingerprint(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
@@ -248,10 +230,7 @@ def _write_manifest(
         **{f"{s}_dtype": id_dtype(size).name for s, size in zip(SIDES, sizes, strict=True)},
         "report": asdict(report),
     }
-    with (directory / MANIFEST).open("w", encoding="utf-8") as file:
-        json.dump(manifest, file, indent=2)
-        file.flush()
-        os.fsync(file.fileno())
+    (directory / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")
 
 
 def _read_report(values: dict[str, Any]) -> PreparationReport:

@@ -7,7 +7,6 @@ last, with the data position and a checksum of each file.
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +17,7 @@ from mlx.utils import tree_flatten
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import RunError
+from mlx_transformer.storage import built_aside, save_arrays
 from mlx_transformer.training.layout import Named
 from mlx_transformer.training.step import State
 
@@ -53,17 +53,14 @@ class Checkpoints:
 
     def save(self, state: State, progress: Progress, config: ModelConfig) -> None:
         """Write one, at once or not at all."""
-
-        def fill(aside: Path) -> None:
+        rest = {name: tree for name, tree in state.items() if name != "parameters"}
+        with built_aside(self.directory / f"step-{progress.step:08d}") as aside:
             config.save(aside / "config.json")
-            rest = {name: tree for name, tree in state.items() if name != "parameters"}
-            _save_arrays(aside / WEIGHTS, state["parameters"])
-            _save_arrays(aside / REST, dict(tree_flatten(rest)))
+            save_arrays(aside / WEIGHTS, state["parameters"])
+            save_arrays(aside / REST, dict(tree_flatten(rest)))
             sums = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
             content = {"progress": asdict(progress), "sha256": sums}
             (aside / PROGRESS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-
-        build_directory(self.directory / f"step-{progress.step:08d}", fill)
 
     def prune(self, every: int, keep: int) -> None:
         """Drop all but the last `keep`, and what was saved between multiples of `every`.
@@ -123,38 +120,6 @@ def average(paths: Sequence[Path]) -> Named:
     return {name: weight / len(paths) for name, weight in total.items()}
 
 
-def build_directory(target: Path, fill: Callable[[Path], None]) -> None:
-    """Make `target` a directory with what `fill` writes, at once or not at all."""
-    aside, old = (target.with_name(f".{target.name}.{word}") for word in ("partial", "old"))
-    try:
-        for rest in (aside, old):  # of a process that was killed
-            shutil.rmtree(rest, ignore_errors=True)
-        aside.mkdir(parents=True)
-        fill(aside)
-        for path in aside.iterdir():
-            _sync(path)
-        _sync(aside)
-        if target.exists():
-            target.rename(old)
-        aside.rename(target)
-        _sync(target.parent)
-        shutil.rmtree(old, ignore_errors=True)
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise RunError(f"could not save {target}: {reason}; what was saved is kept") from error
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
-
-
-def _save_arrays(path: Path, arrays: Named) -> None:
-    # The order of the names decides that of the bytes: sorted, equal states are equal files.
-    arrays = dict(sorted(arrays.items()))
-    try:
-        mx.save_safetensors(str(path), arrays, metadata={"format": "mlx"})
-    except RuntimeError as error:  # how MLX reports a full or read-only disk
-        raise OSError(str(error)) from error
-
-
 def _load_arrays(path: Path) -> Named:
     arrays = mx.load(str(path))
     assert isinstance(arrays, dict)  # as every safetensors file
@@ -164,12 +129,3 @@ def _load_arrays(path: Path) -> Named:
 def _checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _sync(path: Path) -> None:
-    """Have the system write a file or the entries of a directory to the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -12,6 +12,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from mlx_transformer.data.batches import Batch
+from mlx_transformer.storage import replace_text
 from mlx_transformer.training.step import Metrics
 
 
@@ -160,9 +161,7 @@ class MetricsLog:
         kept = [
             line for line in self._path.read_text("utf-8").splitlines(True) if _upto(line, step)
         ]
-        aside = self._path.with_name(self._path.name + ".partial")
-        aside.write_text("".join(kept), encoding="utf-8")
-        aside.replace(self._path)
+        replace_text(self._path, "".join(kept))
 
 
 def _upto(line: str, step: int) -> bool:

@@ -23,12 +23,12 @@ from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.prepare import PreparationReport, prepare, prepared
 from mlx_transformer.data.prepare import Progress as Preparing
-from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import Recipe, load_recipe
-from mlx_transformer.storage import load_model, save_model
+from mlx_transformer.storage import built_aside, load_model, replace_text, save_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
-from mlx_transformer.training.checkpoint import Checkpoints, Progress, average, build_directory
+from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
 from mlx_transformer.training.report import MetricsLog, Reporter
 from mlx_transformer.training.step import State, initial_state
 from mlx_transformer.training.trainer import Hooks, Outcome, Trainer
@@ -140,9 +140,7 @@ class Run:
         write_model(model, load_tokenizer(start), self.path / "start", f"A copy of {start}.\n")
 
     def _write_recipe(self) -> None:
-        aside = self.path / "run.toml.partial"
-        aside.write_text(self.recipe.to_toml(), encoding="utf-8")
-        aside.replace(self.path / "run.toml")
+        replace_text(self.path / "run.toml", self.recipe.to_toml())
 
     def _card(self, directory: Path) -> str:
         data = self.recipe.data
@@ -210,13 +208,7 @@ def _validator(run: Run, config: ModelConfig, translate: Translate) -> Validator
 
 def write_model(model: Transformer, tokenizer: Tokenizer, directory: Path, card: str) -> None:
     """Weights, config, tokenizer and card, at once or not at all."""
-
-    def fill(aside: Path) -> None:
-        try:
-            save_model(model, aside)
-        except RuntimeError as error:  # how MLX reports a full disk
-            raise RunError(f"could not save {directory}: {error}") from error
+    with built_aside(directory) as aside:
+        save_model(model, aside)
         tokenizer.save(aside)
         (aside / "README.md").write_text(card, encoding="utf-8")
-
-    build_directory(directory, fill)

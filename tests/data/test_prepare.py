@@ -253,7 +253,7 @@ def test_it_is_done_again_for_other_text(text, tmp_path):
     os.utime(tmp_path / "train.en", (1, 1))
     report = prepare(recipe, tmp_path / "out")
     assert (report.reused, report.splits["train"].pairs) == (False, 299)
-    assert not (tmp_path / "out.old").exists()
+    assert not (tmp_path / ".out.old").exists()
 
 
 def test_a_given_tokenizer_is_used(text, tmp_path):
@@ -291,18 +291,18 @@ def test_a_failed_preparation_leaves_the_old_one(text, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         prepare(text(SOURCE, TARGET, "tokenizer.vocab_size=50"), tmp_path / "out", progress=stop)
     assert prepare(text(SOURCE, TARGET), tmp_path / "out").reused
-    assert not (tmp_path / "out.partial").exists()
+    assert not (tmp_path / ".out.partial").exists()
 
 
 def test_what_a_killed_preparation_left_is_cleared_away(text, tmp_path):
     prepare(text(SOURCE, TARGET), tmp_path / "out")
-    for name in ("out.partial", "out.old"):
+    for name in (".out.partial", ".out.old"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "train.source.ids").write_bytes(b"half")
     prepare(text(SOURCE[:-1], TARGET[:-1]), tmp_path / "out")
     assert len(ParallelCorpus.open(tmp_path / "out", "train")) == 299
-    assert not (tmp_path / "out.partial").exists()
-    assert not (tmp_path / "out.old").exists()
+    assert not (tmp_path / ".out.partial").exists()
+    assert not (tmp_path / ".out.old").exists()
 
 
 @pytest.mark.parametrize("name", ["prepared.json", "train.source.ids", "train.target.offsets"])

@@ -1,6 +1,5 @@
 """Checkpoints: what is saved comes back, and damage is seen."""
 
-import errno
 import os
 
 import mlx.core as mx
@@ -13,7 +12,7 @@ from mlx_transformer.errors import RunError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
 from mlx_transformer.storage import load_model, named_parameters
-from mlx_transformer.training.checkpoint import Checkpoints, Progress, average, build_directory
+from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
 from mlx_transformer.training.step import initial_state
 
 CONFIG = preset("tiny", vocab_size=20, d_model=8, d_ff=8, h=2)
@@ -94,29 +93,6 @@ def test_a_damaged_newest_is_named_and_the_one_before_used(checkpoints, damage, 
 
 def test_there_may_be_none(checkpoints):
     assert checkpoints.newest(no_warning) is None
-
-
-def test_a_failed_save_keeps_what_was_there(tmp_path):
-    target = tmp_path / "best"
-    build_directory(target, lambda aside: (aside / "a").write_text("first"))
-
-    def fail(aside):
-        (aside / "a").write_text("second")
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    with pytest.raises(RunError, match=r"could not save .*best: No space left on device"):
-        build_directory(target, fail)
-    assert (target / "a").read_text() == "first"
-    assert [path.name for path in tmp_path.iterdir()] == ["best"]
-
-
-def test_what_a_killed_process_left_is_not_in_the_way(tmp_path):
-    (tmp_path / ".best.partial").mkdir()
-    (tmp_path / ".best.partial" / "rest").write_text("half")
-    for text in ("first", "second"):
-        build_directory(tmp_path / "best", lambda aside, text=text: (aside / "a").write_text(text))
-    assert [path.name for path in tmp_path.rglob("*")] == ["best", "a"]
-    assert (tmp_path / "best" / "a").read_text() == "second"
 
 
 def test_average_is_the_mean_of_each_weight(checkpoints):
