@@ -6,9 +6,9 @@ DATA ?= data/multi30k
 .PHONY: demo test check lint bench clean
 
 demo: .venv/installed  ## translate a few sentences; on a terminal, stay at the prompt
-	@printf '%s\n' "Good morning." "Where is the train station?" "I have never seen such a beautiful day." \
-		| $(BIN)/mlx-transformer translate
+	@$(BIN)/python tools/demo.py
 	@if [ -t 0 ] && [ -t 1 ]; then $(BIN)/mlx-transformer translate; fi
+	@echo "The command lies in .venv: 'source .venv/bin/activate' puts mlx-transformer on your path."
 
 test: .venv/installed-dev  ## all tests, PyTorch parity included
 	$(BIN)/pytest

@@ -7,18 +7,32 @@ from mlx_transformer.cpu import startup
 
 if TYPE_CHECKING:
     from mlx_transformer.config import ModelConfig
-    from mlx_transformer.decoding.translator import Translator, load
+    from mlx_transformer.decoding.options import SearchOptions
+    from mlx_transformer.decoding.translator import Translation, Translator, load
+    from mlx_transformer.errors import InputError
     from mlx_transformer.model import Transformer
 
 __version__ = "0.1.0"
-__all__ = ["ModelConfig", "Transformer", "Translator", "__version__", "load"]
+__all__ = [
+    "InputError",
+    "ModelConfig",
+    "SearchOptions",
+    "Transformer",
+    "Translation",
+    "Translator",
+    "__version__",
+    "load",
+]
 
 # Must come before anything imports mlx.core: later it would have no effect.
 startup.prepare()
 
 _HOMES = {
+    "InputError": "mlx_transformer.errors",
     "ModelConfig": "mlx_transformer.config",
+    "SearchOptions": "mlx_transformer.decoding.options",
     "Transformer": "mlx_transformer.model",
+    "Translation": "mlx_transformer.decoding.translator",
     "Translator": "mlx_transformer.decoding.translator",
     "load": "mlx_transformer.decoding.translator",
 }

@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> int:
         return _say(_unknown(verb), 2)
     module = import_module(f"mlx_transformer.cli.{verb}")
     parser = _parser_of(verb, module)
-    return _run(module, parser.parse_args(args[1:]))
+    return _run(module, _parse(parser, args[1:]))
 
 
 def _unknown(verb: str) -> str:
@@ -72,6 +72,11 @@ def _parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
     module.configure(parser)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser
+
+
+def _parse(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespace:
+    """Options may stand anywhere; but argparse does not mix them with texts after a `--`."""
+    return parser.parse_args(args) if "--" in args else parser.parse_intermixed_args(args)
 
 
 def _run(module: ModuleType, args: argparse.Namespace) -> int:

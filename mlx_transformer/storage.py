@@ -18,6 +18,14 @@ from mlx_transformer.model import Linear, Transformer
 QUANTIZATION_GROUP = 64
 
 
+def default_model() -> Path:
+    """The model that ships; the folder beside this file is a link to `weights` in a checkout."""
+    model = Path(__file__).parent / "weights" / "en-de"
+    if not model.is_dir():
+        raise InputError("no model ships with this installation: name a model directory")
+    return model
+
+
 @contextmanager
 def built_aside(target: Path) -> Iterator[Path]:
     """A folder to fill that then takes the place of `target`; on an error nothing has changed.

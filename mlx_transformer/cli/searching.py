@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-import mlx_transformer
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 
@@ -70,21 +69,12 @@ def options_of(args: argparse.Namespace) -> SearchOptions:
     return SearchOptions(**given)
 
 
-def default_model() -> Path:
-    """The model that ships: beside the package in a checkout, inside it where it is installed."""
-    package = Path(mlx_transformer.__file__).parent
-    for home in (package.parent, package):
-        if (home / "weights" / "en-de").is_dir():
-            return home / "weights" / "en-de"
-    raise InputError("no model ships with this installation: name one with --model DIR")
-
-
 def load_translator(model: Path | None, dtype: str | None = None) -> "Translator":
     import mlx.core as mx
 
     from mlx_transformer.decoding.translator import load
 
-    return load(model or default_model(), getattr(mx, dtype) if dtype else None)
+    return load(model, getattr(mx, dtype) if dtype else None)
 
 
 @contextmanager
@@ -135,7 +125,7 @@ class Meter:
 
 
 class Progress:
-    """A bar on a terminal, a line every ten seconds elsewhere."""
+    """A bar on a terminal, a line every ten seconds elsewhere; nothing for what is soon done."""
 
     SECONDS = 10
 
@@ -143,7 +133,9 @@ class Progress:
         self._meter = meter
         self._total = total
         self._next = self.SECONDS
-        self._bar = tqdm(total=total, unit=" lines", file=sys.stderr, disable=None, leave=False)
+        self._bar = tqdm(
+            total=total, unit=" lines", file=sys.stderr, disable=None, leave=False, delay=1
+        )
 
     def update(self) -> None:
         self._bar.set_postfix_str(self._meter.rate, refresh=False)

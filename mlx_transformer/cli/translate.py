@@ -4,7 +4,7 @@ import argparse
 import json
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -100,15 +100,17 @@ def translate_lines(
 ) -> None:
     """Line in, line out, each written as soon as it and all before it are done."""
     meter = Meter()
-    progress = Progress(meter, lines.count())
+    # Translations that appear on the terminal show by themselves how far it is.
+    progress = None if out.isatty() else Progress(meter, lines.count())
     try:
-        with notes(), progress:
+        with notes(), progress or nullcontext():
             for block in lines.blocks():
                 each = translator.each(block, options, attention=as_json)
                 for line, translation in zip(block, each, strict=True):
                     write(out, meter.sentences, line, translation, as_json)
                     meter.add(translation)
-                    progress.update()
+                    if progress is not None:
+                        progress.update()
     finally:
         if lines.invalid:
             tell(f"{lines.invalid:,} lines were not UTF-8; their bad bytes were replaced")

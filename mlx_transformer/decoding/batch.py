@@ -4,12 +4,14 @@ The host only launches steps. It reads one flag a sentence, and that one step la
 device never waits for it.
 """
 
+import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.cpu.lanes import launch_early
 from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import empty_slots, grow
@@ -52,6 +54,7 @@ class Batch:
         self._t = 0
         self._sentences = np.arange(B)  # by row
         limits = [options.limit(len(ids) - 1, config.max_length) for ids in sources]
+        check_memory(bytes_needed(config, B, K, max(limits)), K)
         self._limits = np.array(limits, np.int32)
         self._limit_penalties = np.array([options.penalty(n) for n in limits], np.float32)
         self._draws = draws(sources, options, limits) if options.sample else None
@@ -193,6 +196,23 @@ class Batch:
         complete = ids[-1] == self._step.model.config.eos_id
         logp = score * self._step.options.penalty(len(ids))
         return Hypothesis(ids[:-1] if complete else ids, score, logp, complete)
+
+
+def bytes_needed(config: ModelConfig, B: int, K: int, T: int) -> int:
+    """What a step at position T holds at once, roughly: scores of words, caches and attention."""
+    words = 4 * K * config.target_size  # logits, their sum with the past, and what sorts them
+    caches = 2 * config.decoder_layers * K * T * config.d_model
+    attention = 2 * config.h * K * K * T  # every hypothesis to the slots of all
+    return 4 * B * (words + caches + attention)
+
+
+def check_memory(needed: int, K: int) -> None:
+    there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise InputError(
+            f"{K:,} hypotheses of this text need about {needed / 1e9:,.0f} GB of memory and this "
+            f"machine has {there / 1e9:,.0f}: use a narrower beam"
+        )
 
 
 def padded(

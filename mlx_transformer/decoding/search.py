@@ -17,6 +17,7 @@ from mlx_transformer.decoding.step import Step
 from mlx_transformer.model import Transformer
 
 BATCH_TOKENS = 1024  # of the sources of a batch, padding included
+BATCH_HYPOTHESES = 2048  # a wide beam takes fewer sentences at a time
 FIRST_WINDOW, LAST_WINDOW = 256, 4096  # sentences sorted together
 
 Sentence = tuple[Ids, Ids]  # source ids ending in eos, and the ids its results begin with
@@ -71,7 +72,8 @@ class Search:
         width = self._lanes(len(first))
         found: dict[int, Results] = {}
         due = 0
-        for job, results in self._run(jobs(first, numbered, width), width):
+        most = max(1, BATCH_HYPOTHESES // self.step.options.width)
+        for job, results in self._run(jobs(first, numbered, width, most), width):
             found |= zip(job.numbers, results, strict=True)
             while due in found:
                 yield found.pop(due)
@@ -121,17 +123,17 @@ def lay_out(model: Transformer) -> None:
             layer.weight = mx.contiguous(layer.weight.T).T
 
 
-def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int) -> Iterator[Job]:
+def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int, most: int) -> Iterator[Job]:
     """Batches of a first window, then of further ones, each twice as large"""
     window = max(FIRST_WINDOW, len(first))
     while first:
-        yield from batches(first, width)
+        yield from batches(first, width, most)
         window = min(2 * window, LAST_WINDOW)
         first = list(islice(rest, window))
 
 
-def batches(window: list[Numbered], width: int) -> Iterator[Job]:
-    """Sentences of like length, longest first, within BATCH_TOKENS.
+def batches(window: list[Numbered], width: int, most: int) -> Iterator[Job]:
+    """Sentences of like length, longest first, at most so many and within BATCH_TOKENS.
 
     As many batches as there are lanes are alike: lanes go from step to step together, and the
     slowest would keep the others waiting.
@@ -139,7 +141,7 @@ def batches(window: list[Numbered], width: int) -> Iterator[Job]:
     waiting = sorted(window, key=lambda item: -len(item[1][0]))
     while waiting:
         longest = len(waiting[0][1][0])
-        fits = max(1, BATCH_TOKENS // longest)
+        fits = min(most, max(1, BATCH_TOKENS // longest))
         size = width * max(n for n in ROWS if n <= fits)
         alike, waiting = waiting[:size], waiting[size:]
         for lane in range(min(width, len(alike))):

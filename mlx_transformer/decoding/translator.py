@@ -17,8 +17,9 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import Score, score_pairs
 from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence
 from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
+from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
-from mlx_transformer.storage import load_to_compute
+from mlx_transformer.storage import default_model, load_to_compute
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 
 
@@ -48,12 +49,12 @@ class Plan:
         return [ids for line in self.lines for ids in line]
 
 
-def load(directory: str | Path, dtype: mx.Dtype | None = None) -> "Translator":
-    """A translator from a model directory; `dtype` is what it computes in.
+def load(directory: str | Path | None = None, dtype: mx.Dtype | None = None) -> "Translator":
+    """A translator from a model directory, by default the model that ships.
 
-    None: as stored, but on a CPU plain float32.
+    `dtype` is what it computes in; None: as stored, but on a CPU plain float32.
     """
-    path = Path(directory)
+    path = default_model() if directory is None else Path(directory)
     return Translator(load_to_compute(path, dtype), load_tokenizer(path))
 
 
@@ -66,10 +67,26 @@ class Translator:
         self._search: Search | None = None
 
     @overload
-    def translate(self, texts: str, *args: Any, **kwargs: Any) -> Translation: ...
+    def translate(
+        self,
+        texts: str,
+        options: SearchOptions | None = None,
+        *,
+        prefix: str = "",
+        attention: bool = False,
+        **changes: Any,
+    ) -> Translation: ...
 
     @overload
-    def translate(self, texts: Sequence[str], *args: Any, **kwargs: Any) -> list[Translation]: ...
+    def translate(
+        self,
+        texts: Sequence[str],
+        options: SearchOptions | None = None,
+        *,
+        prefix: str = "",
+        attention: bool = False,
+        **changes: Any,
+    ) -> list[Translation]: ...
 
     def translate(
         self,
@@ -78,12 +95,15 @@ class Translator:
         *,
         prefix: str = "",
         attention: bool = False,
+        **changes: Any,
     ) -> Translation | list[Translation]:
         """Translate a text, or several, in their order; a blank line stays a blank line.
 
-        Every translation begins with `prefix`. With `attention` it comes with its cross-attention
-        and a word alignment.
+        Single options can be given by name, as in `translate(text, beam=2)`. Every translation
+        begins with `prefix`. With `attention` it comes with its cross-attention and a word
+        alignment.
         """
+        options = replace(options or SearchOptions(), **changes)
         several = [texts] if isinstance(texts, str) else texts
         found = list(self.each(several, options, prefix=prefix, attention=attention, window=None))
         return found[0] if isinstance(texts, str) else found
@@ -119,13 +139,18 @@ class Translator:
             yield self.translation(plan, [], attention)
 
     def stream(
-        self, text: str, options: SearchOptions | None = None, *, prefix: str = ""
+        self,
+        text: str,
+        options: SearchOptions | None = None,
+        *,
+        prefix: str = "",
+        **changes: Any,
     ) -> Iterator[str]:
         """Pieces of the translation as soon as they are certain; together they are its text.
 
         A greedy or sampled word is certain at once, a word of a beam when all hypotheses share it.
         """
-        options = replace(options or SearchOptions(), nbest=1)
+        options = replace(options or SearchOptions(), **{**changes, "nbest": 1})
         begin = self.tokenizer.encode_target(prefix) if prefix else []
         for number, line in enumerate(self.plan(text).lines):
             if number:
@@ -146,7 +171,7 @@ class Translator:
                 whole = self.text_so_far(batch.certain([0])[0])
             else:
                 whole = self._text(batch.results[0][0].ids)
-            if whole.startswith(told):
+            if whole.startswith(told) and whole != told:
                 yield whole[len(told) :]
                 told = whole
         if not batch.results[0][0].complete:
@@ -164,6 +189,11 @@ class Translator:
     def _searching(self, options: SearchOptions | None) -> Search:
         """The search with these options, kept for the next call with the same."""
         options = options or SearchOptions()
+        words = self.model.config.target_size
+        if not options.sample and options.beam > words:
+            raise InputError(
+                f"a beam of {options.beam:,} is wider than the {words:,} words of the model"
+            )
         if self._search is None or self._search.step.options != options:
             self._search = Search(self.model, options)
         return self._search

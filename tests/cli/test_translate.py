@@ -14,6 +14,7 @@ import pytest
 from mlx_transformer.__main__ import main
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.translator import Translator, load
+from tests.cli.terminal import Terminal
 from tests.decoding.random_models import ending_model
 from tests.tiny_directory import write_model
 
@@ -230,3 +231,18 @@ def test_output_is_utf8_whatever_the_locale(model: Path) -> None:
         check=True,
     )
     assert json.loads(done.stdout.decode("utf-8"))["source"] == "ü"
+
+
+@pytest.mark.slow
+def test_on_a_terminal_no_bar_comes_between_the_lines(
+    model: Path, translator: Translator, tmp_path: Path
+) -> None:
+    (tmp_path / "in.txt").write_text("one\ntwo\n", encoding="utf-8")
+    terminal = Terminal(
+        "translate", "--model", str(model), "--input", str(tmp_path / "in.txt"), state=tmp_path
+    )
+    shown = terminal.wait_for("2 sentences")
+    terminal.close()
+    expected = [found.text for found in translator.translate(["one", "two"])]
+    assert "\n".join(expected) in shown
+    assert "lines" not in shown and "it/s" not in shown

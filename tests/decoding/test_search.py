@@ -279,3 +279,22 @@ def test_wrong_options_are_one_sentence(wrong: dict[str, Any], sentence: str) ->
 def test_a_source_longer_than_the_model_is_refused() -> None:
     with pytest.raises(InputError, match="65 tokens are more than the model's 64"):
         search(random_model(0), [[3] * 65])
+
+
+def test_a_beam_that_does_not_fit_into_memory_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = random_model(0, vocab_size=500)
+    source = [5, 6, 7, model.config.eos_id]
+    assert search(model, [source], SearchOptions(beam=8, max_tokens=4))
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 1000}.get)
+    with pytest.raises(InputError, match=r"400 hypotheses .* narrower beam"):
+        search(model, [source], SearchOptions(beam=400, max_tokens=4))
+
+
+def test_a_wide_beam_takes_few_sentences_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mlx_transformer.decoding.search.BATCH_HYPOTHESES", 16)
+    model, options = random_model(1), SearchOptions(beam=8, max_tokens=3)
+    sources = [[5 + i, 6, model.config.eos_id] for i in range(5)]
+    together = search(model, sources, options)
+    assert [[h.ids for h in found] for found in together] == [
+        [h.ids for h in search(model, [source], options)[0]] for source in sources
+    ]

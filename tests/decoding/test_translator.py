@@ -183,3 +183,20 @@ def test_another_thread_may_translate(translator: Translator) -> None:
     assert [found.text for found in here] == [
         found.text for found in translator.translate(texts, SHORT)
     ]
+
+
+def test_options_can_be_given_by_name(translator: Translator) -> None:
+    text, wide = "five hundred. And six!", SearchOptions(beam=3, nbest=2)
+    assert translator.translate(text, beam=3, nbest=2) == translator.translate(text, wide)
+    assert translator.translate([text], wide, nbest=1)[0].alternatives == []
+    one_word = "".join(translator.stream(text, beam=1, max_tokens=1))
+    assert one_word == translator.translate(text, beam=1, max_tokens=1).text
+
+
+@pytest.mark.parametrize("options", MODES.values(), ids=MODES.keys())
+def test_a_stream_has_no_empty_pieces(translator: Translator, options: SearchOptions) -> None:
+    assert all(translator.stream("five hundred. And six!\n\nseven", options))
+
+
+def test_without_a_name_the_shipped_model_is_loaded() -> None:
+    assert load().translate("Good morning.").text == "Guten Morgen."

@@ -1,0 +1,47 @@
+"""What all verbs have in common: how a command line is read."""
+
+from pathlib import Path
+
+import pytest
+
+from mlx_transformer.__main__ import main
+from tests.decoding.random_models import ending_model
+from tests.tiny_directory import write_model
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_model(tmp_path_factory.mktemp("model"), make=ending_model, length=6)
+
+
+def test_options_may_stand_between_what_they_belong_to(
+    model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "exported"
+    assert main(["export", str(model), "--format", "torch", str(out)]) == 0
+    assert out.is_dir()
+    copy = tmp_path / "copy"
+    assert main(["convert", str(model), "--dtype", "float16", str(copy)]) == 0
+    assert copy.is_dir()
+    capsys.readouterr()
+    assert main(["score", "one", "--model", str(model), "eins", "--json"]) == 0
+    between = capsys.readouterr().out
+    assert main(["score", "--model", str(model), "--json", "one", "eins"]) == 0
+    assert capsys.readouterr().out == between
+
+
+def test_a_text_after_two_dashes_may_begin_with_one(
+    model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["translate", "--model", str(model), "--", "-one two"]) == 0
+    dashed = capsys.readouterr().out
+    assert main(["translate", "-one two", "--model", str(model)]) == 0
+    assert capsys.readouterr().out == dashed != "\n"
+
+
+@pytest.mark.parametrize("beam", ["121", "100000"])
+def test_a_beam_wider_than_the_vocabulary_is_refused(
+    model: Path, beam: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["translate", "one", "--beam", beam, "--model", str(model)]) == 2
+    assert "wider than the 120 words of the model" in capsys.readouterr().err
