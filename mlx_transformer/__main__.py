@@ -6,6 +6,7 @@ from importlib import import_module
 from types import ModuleType
 
 from mlx_transformer import __version__
+from mlx_transformer.cli.sentences import sentence
 from mlx_transformer.errors import InputError
 
 VERBS = {
@@ -91,14 +92,7 @@ def _run(module: ModuleType, args: argparse.Namespace) -> int:
     except Exception as error:
         if args.debug:
             sys.excepthook(type(error), error, error.__traceback__)
-        return _say(_sentence(error), 2 if isinstance(error, InputError) else 1)
-
-
-def _sentence(error: Exception) -> str:
-    if isinstance(error, OSError) and error.strerror:
-        where = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror}{where}"
-    return str(error) or type(error).__name__
+        return _say(sentence(error, module), 2 if isinstance(error, InputError) else 1)
 
 
 def _say(message: str, status: int) -> int:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, naming
 
 Norm = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
@@ -203,10 +203,8 @@ class ModelConfig:
             raise InputError(f"{path} is not valid JSON: {error}") from error
         if not isinstance(values, dict):
             raise InputError(f"{path} must hold one JSON object, not a {type(values).__name__}")
-        try:
+        with naming(path):
             return cls.from_dict(values)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from error
 
 
 def nearest(word: str, known: list[str]) -> str:

@@ -16,7 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from mlx_transformer.config import ModelConfig, nearest, preset
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, naming
 
 SUFFIX = ".toml"
 SPLITS = ("train", "valid", "test")
@@ -232,7 +232,7 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
     current directory); paths in `overrides` are relative to the current directory.
     """
     text, home = _read(str(name_or_path))
-    try:
+    with naming(f"recipe {name_or_path}"):
         try:
             sections = tomllib.loads(text)
         except tomllib.TOMLDecodeError as error:
@@ -246,8 +246,6 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
             model=ModelSection(_preset(model), {k: v for k, v in model.items() if k != "preset"}),
             **{name: _section(name, table) for name, table in merged.items()},
         )
-    except InputError as error:
-        raise InputError(f"recipe {name_or_path}: {error}") from error
 
 
 def _read(name: str) -> tuple[str, Path]:

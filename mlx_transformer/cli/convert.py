@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlx_transformer.convert.conversion import Key, Report, convert, list_keys
+from mlx_transformer.cli.sentences import sentence
+from mlx_transformer.convert.conversion import Listing, Report, convert, list_keys
 from mlx_transformer.convert.families import FAMILIES
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.mapping import FLOATS
@@ -79,6 +80,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         own.add_argument(f"--{name}-id", type=int, metavar="N", help=f"the id of {meaning}")
 
 
+FLAGS = {"h": "--heads"}  # parameters that are not named as their flags
 SETTINGS = (
     "h",
     "norm",
@@ -94,9 +96,7 @@ SETTINGS = (
 def run(args: argparse.Namespace) -> None:
     options = _options(args)
     if args.list:
-        keys, verdict = list_keys(args.checkpoint, options, family=args.family)
-        _print_keys(keys)
-        print(verdict, file=sys.stderr)
+        _print_listing(list_keys(args.checkpoint, options, family=args.family))
         return
     if args.out is None:
         raise InputError("where to? Name the model directory to make, or give --list")
@@ -148,13 +148,19 @@ def _options(args: argparse.Namespace) -> Options:
     )
 
 
-def _print_keys(keys: list[Key]) -> None:
+def _print_listing(listing: Listing) -> None:
     """name, dtype, shape and use, one a line; a key without use is marked."""
-    rows = [(k.name, k.dtype, "x".join(map(str, k.shape)), k.use or "UNMAPPED") for k in keys]
+    rows = [
+        (k.name, k.dtype, "x".join(map(str, k.shape)), k.use or "UNMAPPED") for k in listing.keys
+    ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)]
         print("  ".join([*cells, row[3]]))
+    verdict = f"This is {listing.family}, and complete."
+    if listing.problem is not None:
+        verdict = sentence(listing.problem, sys.modules[__name__])
+    print(verdict, file=sys.stderr)
 
 
 def _print_report(report: Report) -> None:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ from mlx_transformer.convert.pickle_machine import Record
 from mlx_transformer.convert.safetensors_file import read_safetensors
 from mlx_transformer.convert.tensors import LazyTensor, shown
 from mlx_transformer.convert.torch_file import read_torch
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, naming
 
 # Where in a directory the weights are; the first that exists is taken.
 WEIGHT_FILES = (
@@ -95,22 +94,13 @@ class Checkpoint:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint file, an index of shards, or a directory that holds one of them."""
-    with _naming(path):
+    with naming(path):
         file = _weights_in(path) if path.is_dir() else path
         tensors, metadata = _read_file(file)
         described = file.parent / "config.json"
         if described.is_file() and "model_type" in (config := read_json(described)):
             metadata["config.json"] = config  # transformers' description of the model
     return Checkpoint(path, tensors, metadata)
-
-
-@contextmanager
-def _naming(path: Path) -> Iterator[None]:
-    """Say in each error which file it is about."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
 
 
 def _weights_in(directory: Path) -> Path:

@@ -49,6 +49,15 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Listing:
+    """The keys of a checkpoint. `problem` is None where it is complete."""
+
+    keys: list["Key"]
+    family: str | None  # its title, if it is known
+    problem: InputError | None
+
+
+@dataclass(frozen=True)
 class Key:
     """A tensor of a checkpoint, and what becomes of it; an empty use means that nothing does."""
 
@@ -89,20 +98,22 @@ def convert(
 
 def list_keys(
     checkpoint_path: Path, options: Options | None = None, *, family: str | None = None
-) -> tuple[list[Key], str]:
-    """Every key with its use, and a sentence about the whole: its family, or what is wrong."""
+) -> Listing:
+    """Every key with its use, and what is wrong with the whole."""
     options = options or Options()
     checkpoint = read_checkpoint(checkpoint_path)
     use: Mapping[str, str] = {}
+    title, problem = None, None
     try:
         found, source = find_family(checkpoint, options, family)
         use = {source.original[key]: what for key, what in uses(found, source).items()}
+        title = found.title
         make_plan(found, source)
-        verdict = f"This is {found.title}, and complete."
     except InputError as error:
-        verdict = str(error)
+        problem = error
     tensors = checkpoint.tensors.items()
-    return [Key(name, t.shape, t.dtype, use.get(name, "")) for name, t in tensors], verdict
+    keys = [Key(name, t.shape, t.dtype, use.get(name, "")) for name, t in tensors]
+    return Listing(keys, title, problem)
 
 
 def _entries(plan: Plan, dtype: str | None) -> dict[str, Entry]:
@@ -176,7 +187,9 @@ def _check_free(directory: Path, force: bool) -> None:
     if not directory.exists():
         return
     if not force:
-        raise InputError(f"{directory} exists: give another name, or --force to replace it")
+        raise InputError(
+            f"{directory} exists: give another name, or have it replaced", options=["force"]
+        )
     empty = directory.is_dir() and not any(directory.iterdir())
     if not (empty or is_model_directory(directory)):
-        raise InputError(f"{directory} is not a model directory, so --force does not replace it")
+        raise InputError(f"{directory} exists and is not a model directory: give another name")

@@ -34,8 +34,8 @@ def find_family(
         source = open_source(checkpoint, family, options, trusted=True)
         if source is None:
             raise InputError(
-                f"{checkpoint.path} is not {family.title}: no key ends in {family.anchor!r}; "
-                "--list shows the keys, --rename maps them"
+                f"{checkpoint.path} is not {family.title}: no key ends in {family.anchor!r}",
+                options=["list", "rename"],
             )
         return family, source
     for family in FAMILIES.values():
@@ -44,5 +44,6 @@ def find_family(
             return family, source
     raise InputError(
         f"{checkpoint.path} is of no family we know ({', '.join(FAMILIES)}): no key ends in one "
-        "that they have; --list shows the keys, --rename maps them"
+        "that they have",
+        options=["list", "rename"],
     )

@@ -46,7 +46,7 @@ class Source:
         for key, name in self.original.items():
             if name == original:
                 return key
-        raise InputError(f"the checkpoint has no key {original!r} (--list shows them)")
+        raise InputError(f"the checkpoint has no key {original!r}", options=["list"])
 
     def count_layers(self, pattern: str) -> int:
         """How many layers there are: `{i}` counts from 0, `{n}` from 1."""
@@ -126,7 +126,8 @@ def _renamed(key: str, options: Options) -> str:
         try:
             key = re.sub(pattern, replacement, key)
         except (re.error, IndexError) as error:
-            raise InputError(f"--rename {pattern}={replacement}: {error}") from error
+            message = f"the renaming {pattern}={replacement} is wrong: {error}"
+            raise InputError(message, options=["rename"]) from error
     return key
 
 

@@ -19,13 +19,8 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import named_parameters
 
-# Settings that no tensor shows, and how to give them where a file does not either.
-REQUIRED = {
-    "h": "--heads",
-    "pad_id": "--pad-id",
-    "start_id": "--start-id",
-    "eos_id": "--eos-id",
-}
+# Settings that no tensor shows: the file or the user must say them.
+REQUIRED = ("h", "pad_id", "start_id", "eos_id")
 # A formula gives any number of positions, and files promise some that nobody has memory for.
 MAX_FORMULA_LENGTH = 16_384
 # Parameters that the model leaves out when they repeat another one or follow a formula.
@@ -81,9 +76,11 @@ def _table(family: Family, source: Source) -> dict[str, list[Rule]]:
 def _config(family: Family, source: Source, chosen: Mapping[str, Rule]) -> ModelConfig:
     """What the file says, then what its tensors show, then what the user says: the last wins."""
     said, told = family.settings(source), source.options.settings
-    missing = [flag for name, flag in REQUIRED.items() if name not in said and name not in told]
+    missing = [name for name in REQUIRED if name not in said and name not in told]
     if missing:
-        raise InputError(f"the checkpoint does not say everything: give {' and '.join(missing)}")
+        raise InputError(
+            f"the checkpoint does not say everything: give {' and '.join(missing)}", options=missing
+        )
     known = {**said, **told}
     shown_by_tensors = {
         **_sizes(source, chosen, known["h"]),
@@ -104,7 +101,7 @@ def _sizes(source: Source, chosen: Mapping[str, Rule], h: int) -> dict[str, Any]
     values = matrix("encoder.layers.0.self_attention.out.weight")[1]
     keys = matrix("encoder.layers.0.self_attention.qkv.weight")[0] - values
     if type(h) is not int or h < 1 or values % h or keys % (2 * h):
-        raise InputError(f"{h} heads do not divide the attention matrices: check --heads")
+        raise InputError(f"{h} heads do not divide the attention matrices", options=["h"])
     return {
         "vocab_size": vocab_size,
         "target_vocab_size": matrix(target)[0] if target else vocab_size,
@@ -201,9 +198,7 @@ def _check_complete(
     ]
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
-        raise InputError(
-            "; ".join(problems[:5]) + more + " (--list shows all keys, --rename maps them)"
-        )
+        raise InputError("; ".join(problems[:5]) + more, options=["list", "rename"])
 
 
 def _wanting(name: str, table: Mapping[str, list[Rule]]) -> str:

@@ -65,22 +65,23 @@ def found(source: Source) -> Table:
     words = [key for key in plain if EMBEDDING.search(key)] or plain
     heads = [key for key in left if key not in words]
 
-    def pick(what: str, option: str | None, keys: list[str], side: re.Pattern[str] | None) -> str:
-        """The key that is `what`; "" if there is none."""
-        if option is not None:
-            return source.key_of(option)
+    def pick(what: str, keys: list[str], side: re.Pattern[str] | None) -> str:
+        """The key that is `what`, an option; "" if there is none."""
+        told = getattr(options, what)
+        if told is not None:
+            return source.key_of(told)
         fitting = [key for key in keys if side and side.search(key)] if len(keys) > 1 else keys
         if len(fitting) == 1 or not keys:
             return fitting[0] if keys else ""
         listed = ", ".join(shown(source.original[key]) for key in keys)
-        raise InputError(f"which of {listed} is it? Give {what} KEY")
+        raise InputError(f"which of {listed} is the {what.replace('_', ' ')}?", options=[what])
 
-    output = pick("--output", options.output, heads, None)
+    output = pick("output", heads, None)
     lines = {
-        "source_words.weight": pick("--source-embedding", options.source_embedding, words, SOURCE),
-        "target_words.weight": pick("--target-embedding", options.target_embedding, words, TARGET),
-        "source_embedding.positions": pick("--positions", options.positions, positions, SOURCE),
-        "target_embedding.positions": pick("--positions", options.positions, positions, TARGET),
+        "source_words.weight": pick("source_embedding", words, SOURCE),
+        "target_words.weight": pick("target_embedding", words, TARGET),
+        "source_embedding.positions": pick("positions", positions, SOURCE),
+        "target_embedding.positions": pick("positions", positions, TARGET),
         "output.weight": output,
         "output_bias": _bias_of(output),
     }

@@ -54,7 +54,8 @@ class Run:
         run = cls(path, recipe)
         if run.checkpoints.paths():
             raise InputError(
-                f"{path} already holds a run: continue it with --resume {path}, or choose another"
+                f"{path} already holds a run: resume it, or choose another place",
+                options=["resume"],
             )
         path.mkdir(parents=True, exist_ok=True)
         if (path / "start").exists():
@@ -69,8 +70,7 @@ class Run:
         """An existing run, some keys of its recipe replaced."""
         if not (path / "run.toml").is_file():
             raise InputError(
-                f"{path} holds no run (it has no run.toml): start one with "
-                f"mlx-transformer train RECIPE --out {path}"
+                f"{path} holds no run (it has no run.toml): start one with mlx-transformer train"
             )
         overrides = list(overrides)
         for override in overrides:

@@ -48,7 +48,7 @@ def test_list(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "9x8",
         "source_words.weight, target_words.weight",
     ]
-    assert "give --heads and --pad-id and --start-id and --eos-id" in printed.err
+    assert "(see --heads and --pad-id and --start-id and --eos-id)" in printed.err
     rename = ["--rename", "^embedding=other.thing"]
     assert main(["convert", str(checkpoint), "--list", "--rename", "linear1=up"]) == 0
     printed = capsys.readouterr()
@@ -63,7 +63,7 @@ def test_list(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     [
         (["missing.pt", "out"], 1, "No such file or directory: missing.pt"),
         ([], 2, "Name the model directory"),
-        (["out"], 2, "give --heads and --pad-id and --start-id and --eos-id"),
+        (["out"], 2, "(see --heads and --pad-id and --start-id and --eos-id)"),
         (["out", "--family", "fairseq"], 2, "is not a fairseq Transformer: no key ends in"),
         (["out", "--source-vocab", "missing", *OPTIONS], 2, "no vocabulary file missing"),
     ],

@@ -73,7 +73,7 @@ def test_equal_matrices_are_stored_once(tmp_path: Path) -> None:
 
 def test_options_settle_what_names_do_not(tmp_path: Path) -> None:
     state = model(emb_a=nn.Embedding(9, 8), emb_b=nn.Embedding(9, 8), emb_c=nn.Embedding(30, 8))
-    with pytest.raises(InputError, match=r"which of .*emb_a\.weight.*Give --source-embedding KEY"):
+    with pytest.raises(InputError, match=r"which of .*emb_a\.weight.*source embedding\?"):
         converted(state, tmp_path)
     found = converted(
         state,
@@ -98,9 +98,10 @@ def test_renaming(tmp_path: Path) -> None:
     found = converted(mine, tmp_path, renames=((r"\benc\.", "encoder."), (r"\bup\b", "linear1")))
     weight = named_parameters(found)["encoder.layers.0.feed_forward.w_1.weight"]
     assert np.array_equal(np.array(weight), state["transformer.encoder.layers.0.linear1.weight"])
-    for renames, problem in [((("(", ""),), "--rename"), (((".*", "x"),), "one name")]:
+    for renames, problem in [((("(", ""),), "renaming"), (((".*", "x"),), "one name")]:
+        listing = list_keys(tmp_path / "a.pt", Options(renames=renames), family="torch")
+        assert problem in str(listing.problem)
         with pytest.raises(InputError, match=problem):
-            list(list_keys(tmp_path / "a.pt", Options(renames=renames), family="torch"))
             convert(tmp_path / "a.pt", tmp_path / "y", Options(renames=renames))
 
 
@@ -111,10 +112,10 @@ def test_keys_without_use_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"'transformer\.adapter\.weight' is not used"):
         converted(state, tmp_path)
     assert not (tmp_path / "out").exists()
-    keys, verdict = list_keys(tmp_path / "a.pt", Options(settings=SETTINGS))
-    unused = {key.name for key in keys if not key.use}
+    listing = list_keys(tmp_path / "a.pt", Options(settings=SETTINGS))
+    unused = {key.name for key in listing.keys if not key.use}
     assert unused == {"transformer.adapter.weight", "transformer.decoder.layers.7.norm1.weight"}
-    assert "is not used" in verdict
+    assert "is not used" in str(listing.problem)
 
 
 def test_missing_keys_are_named(tmp_path: Path) -> None:
@@ -162,7 +163,7 @@ def test_directories_are_not_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     convert(path, out, options)
     assert [p.name for p in out.parent.iterdir()] == ["out"]  # nothing is left beside it
-    with pytest.raises(InputError, match="exists: give another name, or --force"):
+    with pytest.raises(InputError, match="exists: give another name"):
         convert(path, out, options)
     (out / "note").write_text("old")
     convert(path, out, options, force=True)
@@ -219,8 +220,9 @@ def test_settings_may_be_nonsense(tmp_path: Path, field: str) -> None:
     for value in NONSENSE:
         args = argparse.Namespace(**(vars(arguments()) | {field: value}))
         torch.save({"args": args, "model": state}, tmp_path / "a.pt")
-        keys, verdict = list_keys(tmp_path / "a.pt")
-        assert len(keys) == len(state) and verdict
+        listing = list_keys(tmp_path / "a.pt")
+        assert len(listing.keys) == len(state)
+        assert listing.family == "a fairseq Transformer"
 
 
 def every_family() -> dict[str, tuple[dict[str, torch.Tensor], dict[str, object]]]:

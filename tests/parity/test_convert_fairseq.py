@@ -215,7 +215,7 @@ def test_packed_and_not_a_zip(tmp_path: Path) -> None:
 def test_bare_state_dict_needs_the_heads(tmp_path: Path) -> None:
     state = shapes()
     torch.save({f"module.{name}": values for name, values in state.items()}, tmp_path / "a.pt")
-    with pytest.raises(InputError, match="--heads"):
+    with pytest.raises(InputError, match="give h"):
         convert(tmp_path / "a.pt", tmp_path / "out")
     convert(tmp_path / "a.pt", tmp_path / "out", Options(settings={"h": H}))
     assert_equal_models(tmp_path / "out", reference(state))

@@ -256,7 +256,10 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path):
         (["numbers"], "give a recipe and --out RUN, or --resume RUN"),
         (["numbers", "--resume", "x"], "--resume RUN needs nothing else"),
         (["--resume", "/nowhere"], "/nowhere holds no run"),
-        (["numbers", "--out", "{run}"], "already holds a run: continue it with --resume"),
+        (
+            ["numbers", "--out", "{run}"],
+            "already holds a run: resume it, or choose another place (see --resume)",
+        ),
         (["--resume", "{run}", "--set", "training.seed=2"], "training.seed cannot change"),
         (["--resume", "{run}", "--set", "model.h=4"], "model.h cannot change within a run"),
         (["--resume", "{run}", "--set", "training.max_step=4"], "did you mean 'max_steps'"),
