@@ -1,0 +1,58 @@
+"""A fairseq dictionary: ids are the lines of a word list."""
+
+from collections.abc import Iterable, Sequence
+
+from mlx_transformer.tokenizer.sides import WORD_START, load_sentencepiece
+
+
+class FairseqSide:
+    """Ids are lines of a word list after four special tokens; words are cut beforehand.
+
+    Beside a SentencePiece model the words are its pieces. Without, text is taken as tokenised:
+    words are separated by spaces, and `@@` at the end of one glues it to the next.
+    """
+
+    SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
+    GLUE = "@@"
+
+    def __init__(self, words: str, model: bytes | None) -> None:
+        self._model = None if model is None else load_sentencepiece(model)
+        lines = (line.rstrip().removesuffix(" #fairseq:overwrite") for line in words.split("\n"))
+        self._words = [*self.SPECIAL, *(line.rsplit(" ", 1)[0] for line in lines if line)]
+        self._ids = {word: i for i, word in enumerate(self._words)}
+
+    @property
+    def size(self) -> int:
+        return len(self._words)
+
+    @property
+    def unk_id(self) -> int:
+        return self.SPECIAL.index("<unk>")
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        cut = (
+            [t.split() for t in texts]
+            if self._model is None
+            else self._model.encode(list(texts), out_type=str)
+        )
+        return [[self._ids.get(word, self.unk_id) for word in words] for words in cut]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        words = self._known(ids)
+        if self._model is not None:
+            return "".join(words).replace(WORD_START, " ").strip()
+        return (" ".join(words) + " ").replace(self.GLUE + " ", "").strip()
+
+    def _known(self, ids: Iterable[int]) -> list[str]:
+        skipped = len(self.SPECIAL) - 1  # <unk> is the last of them and stays visible
+        return [self._words[int(i)] for i in ids if skipped <= i < self.size]
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        words = [self._words[int(i)] if 0 <= i < self.size else "" for i in ids]
+        if self._model is not None:
+            return words
+        glued = [False] + [word.endswith(self.GLUE) for word in words]
+        return [
+            ("" if inside else WORD_START) + word.removesuffix(self.GLUE)
+            for word, inside in zip(words, glued, strict=False)
+        ]

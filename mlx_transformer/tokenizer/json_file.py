@@ -1,0 +1,73 @@
+"""tokenizer.json: read whole by the `tokenizers` library."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import tokenizers
+
+from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer.sides import WORD_START
+
+BYTE_SPACE = "Ġ"  # how byte-level BPE writes a space
+
+
+class JsonSide:
+    def __init__(self, content: bytes) -> None:
+        try:
+            self._model = tokenizers.Tokenizer.from_buffer(content)
+        except Exception as error:  # the library knows no narrower one
+            raise InputError(f"tokenizer.json is damaged: {error}") from error
+        self._model.no_truncation()
+        self._model.no_padding()
+        self._byte_level = isinstance(self._model.decoder, tokenizers.decoders.ByteLevel)
+        self.size = max(self.vocab.values(), default=-1) + 1
+        self.unk_id = self._find_unknown()
+
+    @property
+    def vocab(self) -> Mapping[str, int]:
+        return self._model.get_vocab(with_added_tokens=True)
+
+    def _find_unknown(self) -> int:
+        """A vocabulary of bytes knows everything; its <unk> is never used, and may be missing."""
+        return next((i for t in ("<unk>", "[UNK]") if (i := self.id_of(t)) is not None), 0)
+
+    def id_of(self, token: str) -> int | None:
+        return self._model.token_to_id(token)
+
+    def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The ids that the file puts before and after a text."""
+        bare, whole = (self._model.encode("a", add_special_tokens=s).ids for s in (False, True))
+        for start in range(len(whole) - len(bare) + 1):
+            if whole[start : start + len(bare)] == bare:
+                return tuple(whole[:start]), tuple(whole[start + len(bare) :])
+        return (), ()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        found = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
+        return [encoding.ids for encoding in found]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._model.decode([int(i) for i in ids if 0 <= i < self.size])
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        return [self._token(int(i)) for i in ids]
+
+    def _token(self, i: int) -> str:
+        token = self._model.id_to_token(i) if i >= 0 else None
+        if token is None or not self._byte_level:
+            return token or ""
+        start = WORD_START if token.startswith(BYTE_SPACE) else ""
+        return start + self._model.decoder.decode([token.removeprefix(BYTE_SPACE)])
+
+
+def byte_level_bpe(vocab: Mapping[str, int], merges: str, special: Sequence[str]) -> bytes:
+    """The tokenizer.json of a BART directory that has only vocab.json and merges.txt."""
+    lines = [line for line in merges.split("\n") if line and not line.startswith("#version")]
+    pairs = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
+    model = tokenizers.Tokenizer(tokenizers.models.BPE(dict(vocab), pairs))
+    model.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    model.decoder = tokenizers.decoders.ByteLevel()
+    known = [token for token in special if token in vocab]
+    model.add_special_tokens(
+        [tokenizers.AddedToken(t, lstrip=t == "<mask>", special=True) for t in known]
+    )
+    return model.to_str().encode()

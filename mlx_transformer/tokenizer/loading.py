@@ -1,0 +1,103 @@
+"""Which tokenizer a directory holds, by its files."""
+
+import re
+from pathlib import Path
+
+from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer import transformers_kinds
+from mlx_transformer.tokenizer.fairseq import FairseqSide
+from mlx_transformer.tokenizer.frame import Frame
+from mlx_transformer.tokenizer.pieces import MarianSide, SentencePieceSide
+from mlx_transformer.tokenizer.tags import OneWay, Tags
+from mlx_transformer.tokenizer.tokenizer import Tokenizer
+from mlx_transformer.tokenizer.transformers_files import SETTINGS, read_json
+from mlx_transformer.tokenizer.transformers_kinds import prefix_tags, read_vocab
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """Read the tokenizer of a model directory, of whichever kind its files are."""
+    for kind in (_load_marian, _load_fairseq, _load_sentencepiece, transformers_kinds.load):
+        try:
+            tokenizer = kind(directory)
+        except RuntimeError as error:  # of SentencePiece
+            raise InputError(f"a SentencePiece model in {directory} is damaged: {error}") from error
+        if tokenizer is not None:
+            return tokenizer
+    raise InputError(
+        f"{directory} has no tokenizer: no tokenizer.model, no source.model and target.model, "
+        "no vocab.json with source.spm and target.spm, no dict.txt, no tokenizer.json"
+    )
+
+
+def sentencepiece_tokenizer(source: bytes, target: bytes | None = None) -> Tokenizer:
+    """From serialised SentencePiece models: one for both sides, or one a side."""
+    if target is None:
+        side = SentencePieceSide(source)
+        return Tokenizer(side, side, {"tokenizer.model": source})
+    files = {"source.model": source, "target.model": target}
+    return Tokenizer(SentencePieceSide(source), SentencePieceSide(target), files)
+
+
+def _load_sentencepiece(directory: Path) -> Tokenizer | None:
+    for names in (["tokenizer.model"], ["source.model", "target.model"]):
+        if all((directory / name).is_file() for name in names):
+            plain = sentencepiece_tokenizer(*((directory / name).read_bytes() for name in names))
+            files = {**plain.files, **_settings_file(directory)}
+            return Tokenizer(plain.source, plain.target, files, _one_way(directory))
+    return None
+
+
+def _load_marian(directory: Path) -> Tokenizer | None:
+    names = ["source.spm", "target.spm", "vocab.json"]
+    if not all((directory / name).is_file() for name in names):
+        return None
+    if (directory / "target_vocab.json").is_file():
+        names.append("target_vocab.json")
+    files = {name: (directory / name).read_bytes() for name in names}
+    vocab = read_vocab(directory / "vocab.json", files["vocab.json"])
+    target_vocab = vocab
+    if "target_vocab.json" in files:
+        target_vocab = read_vocab(directory / "target_vocab.json", files["target_vocab.json"])
+    files |= _settings_file(directory)
+    source = MarianSide(files["source.spm"], vocab)
+    target = MarianSide(files["target.spm"], target_vocab)
+    return Tokenizer(source, target, files, _marian_tags(directory, source, vocab))
+
+
+def _marian_tags(directory: Path, source: MarianSide, vocab: dict[str, int]) -> Tags:
+    """A model into several languages has their tags in its vocabulary."""
+    tags = {m[1]: piece for piece in vocab if (m := re.fullmatch(r">>(.+)<<", piece))}
+    return prefix_tags(source, tags) if tags else _one_way(directory)
+
+
+def _one_way(directory: Path) -> OneWay:
+    """What tokenizer_config.json says of a model's languages, and of what stands around a text:
+    {"source_lang": "zh", "target_lang": "en", "frame": {"before": [], "after": [], "start": []}}"""
+    settings = read_json(directory / SETTINGS)
+    named = [settings.get(key) for key in ("source_lang", "target_lang")]
+    sources, targets = ((name,) if isinstance(name, str) else () for name in named)
+    try:
+        frame = Frame(**{side: tuple(ids) for side, ids in settings.get("frame", {}).items()})
+    except (TypeError, AttributeError):
+        raise InputError(f"{directory / SETTINGS}: frame is lists of ids") from None
+    return OneWay(frame, sources, targets)
+
+
+def _settings_file(directory: Path) -> dict[str, bytes]:
+    path = directory / SETTINGS
+    return {SETTINGS: path.read_bytes()} if path.is_file() else {}
+
+
+def _load_fairseq(directory: Path) -> Tokenizer | None:
+    pair = ["dict.source.txt", "dict.target.txt"]
+    names = pair if all((directory / name).is_file() for name in pair) else ["dict.txt"] * 2
+    if not (directory / names[0]).is_file():
+        return None
+    files = {name: (directory / name).read_bytes() for name in names}
+    model = None
+    for name in ("sentencepiece.bpe.model", "tokenizer.model"):
+        if (directory / name).is_file():
+            model = files[name] = (directory / name).read_bytes()
+            break
+    source, target = (FairseqSide(files[n].decode("utf-8", "replace"), model) for n in names)
+    return Tokenizer(source, target, files | _settings_file(directory), _one_way(directory))

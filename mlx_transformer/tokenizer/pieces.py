@@ -1,0 +1,82 @@
+"""SentencePiece cuts the text; its own ids are used, or those of a vocabulary beside it."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from mlx_transformer.tokenizer.sides import WORD_START, load_sentencepiece, splitter
+
+
+class SentencePieceSide:
+    """Ids are SentencePiece's own."""
+
+    def __init__(self, model: bytes) -> None:
+        self._model = load_sentencepiece(model)
+
+    @property
+    def size(self) -> int:
+        return self._model.vocab_size()
+
+    @property
+    def unk_id(self) -> int:
+        return self._model.unk_id()
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return self._model.encode(list(texts))
+
+    def decode(self, ids: Iterable[int]) -> str:
+        return self._model.decode([int(i) for i in ids if 0 <= i < self.size])
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        return [self._model.id_to_piece(int(i)) if 0 <= i < self.size else "" for i in ids]
+
+
+class VocabularySide:
+    """SentencePiece cuts, `vocab` numbers. Special tokens spelled out are those tokens."""
+
+    def __init__(self, model: bytes, vocab: Mapping[str, int], special: Collection[str]) -> None:
+        self._model = load_sentencepiece(model)
+        self._ids = vocab
+        self._pieces = {i: piece for piece, i in vocab.items()}
+        self._special = frozenset(special)
+        self._splitter = splitter(special)
+
+    @property
+    def size(self) -> int:
+        return max(self._pieces) + 1
+
+    @property
+    def unk_id(self) -> int:
+        return self._ids["<unk>"]
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(p, self.unk_id) for p in self._cut(text)] for text in texts]
+
+    def _cut(self, text: str) -> list[str]:
+        pieces: list[str] = []
+        for part in self._splitter.split(text):
+            pieces += [part] if part in self._special else self._cut_plain(part)
+        return pieces
+
+    def _cut_plain(self, text: str) -> list[str]:
+        return self._model.encode(text, out_type=str)
+
+    def decode(self, ids: Iterable[int]) -> str:
+        pieces = [p for p in self.tokens(ids) if p and p not in self._special]
+        return self._model.decode_pieces(pieces).replace(WORD_START, " ").strip()
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        return [self._pieces.get(int(i), "") for i in ids]
+
+
+class MarianSide(VocabularySide):
+    """As published by OPUS-MT: a leading `>>xx<<` tag is a piece of its own."""
+
+    SPECIAL = ("</s>", "<unk>", "<pad>")
+
+    def __init__(self, model: bytes, vocab: Mapping[str, int]) -> None:
+        super().__init__(model, vocab, self.SPECIAL)
+
+    def _cut_plain(self, text: str) -> list[str]:
+        end = text.find("<<")
+        if not text.startswith(">>") or end == -1:
+            return super()._cut_plain(text)
+        return [text[: end + 2], *super()._cut_plain(text[end + 2 :])]

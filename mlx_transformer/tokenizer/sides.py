@@ -1,0 +1,39 @@
+"""One language of a tokenizer: text to pieces, pieces to ids, and back."""
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from sentencepiece import SentencePieceProcessor
+
+WORD_START = "▁"
+
+
+class Side(Protocol):
+    """One language: its pieces and their ids."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def unk_id(self) -> int: ...
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]: ...
+
+    def decode(self, ids: Iterable[int]) -> str: ...
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        """Readable pieces, one an id; the first piece of a word starts with `WORD_START`."""
+        ...
+
+
+def load_sentencepiece(model: bytes) -> SentencePieceProcessor:
+    processor = SentencePieceProcessor()
+    processor.LoadFromSerializedProto(model)  # unlike the constructor, refuses an empty one
+    return processor
+
+
+def splitter(special: Iterable[str]) -> re.Pattern[str]:
+    """Splits a text around special tokens that are spelled out in it, the longest first."""
+    longest_first = sorted(special, key=len, reverse=True)
+    return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")

@@ -1,0 +1,138 @@
+"""How a model is told its languages, by its own codes."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer.frame import PLAIN, Frame, Ids
+
+
+class Tags(Protocol):
+    """`sources` and `targets` are the codes a model knows; none: it is not told any."""
+
+    @property
+    def sources(self) -> Sequence[str]: ...
+
+    @property
+    def targets(self) -> Sequence[str]: ...
+
+    def frame(self, source: str | None, target: str | None) -> Frame:
+        """What stands around a text of these languages; a missing one that is needed is said."""
+        ...
+
+    def spelled(self, text: str) -> tuple[str, str] | None:
+        """The tag that this text begins with, and the target language it names."""
+        ...
+
+
+@dataclass(frozen=True)
+class OneWay:
+    """A model of one direction, known or not."""
+
+    around: Frame = PLAIN
+    sources: tuple[str, ...] = ()
+    targets: tuple[str, ...] = ()
+
+    def frame(self, source: str | None, target: str | None) -> Frame:
+        return self.around
+
+    def spelled(self, text: str) -> tuple[str, str] | None:
+        return None
+
+
+@dataclass(frozen=True)
+class LanguageIds:
+    """Languages are ids: the source's beside its text, the target's the first of the target."""
+
+    codes: Mapping[str, int]
+    default_source: str | None = None
+    default_target: str | None = None
+    after: Ids | None = None  # before the source's language where that stands behind the text
+
+    @property
+    def sources(self) -> Sequence[str]:
+        return list(self.codes)
+
+    @property
+    def targets(self) -> Sequence[str]:
+        return list(self.codes)
+
+    def frame(self, source: str | None, target: str | None) -> Frame:
+        source, target = source or self.default_source, target or self.default_target
+        if source is None or target is None:
+            raise needed("source" if source is None else "target", self.codes)
+        around: Ids = (self.codes[source],)
+        start: Ids = (self.codes[target],)
+        if self.after is None:
+            return Frame(before=around, start=start)
+        return Frame(after=self.after + around, start=start)
+
+    def spelled(self, text: str) -> tuple[str, str] | None:
+        return None
+
+
+@dataclass(frozen=True)
+class LanguageBehind:
+    """As mBART-25 has it: the source's language stands behind its end, and the decoder starts from
+    the target's, which the model's config holds."""
+
+    codes: Mapping[str, int]
+    end: Ids
+    default_source: str | None = None
+    target: str | None = None
+
+    @property
+    def sources(self) -> Sequence[str]:
+        return list(self.codes)
+
+    @property
+    def targets(self) -> Sequence[str]:
+        return [] if self.target is None else [self.target]
+
+    def frame(self, source: str | None, target: str | None) -> Frame:
+        source = source or self.default_source
+        if source is None:
+            raise needed("source", self.codes)
+        return Frame(after=(*self.end, self.codes[source]))
+
+    def spelled(self, text: str) -> tuple[str, str] | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Prefixes:
+    """Words before the source name the languages, or the target's alone (source None)."""
+
+    pairs: Mapping[tuple[str | None, str], Ids]
+    tags: Mapping[str, str] = field(default_factory=dict)  # as people write them -> target code
+    optional: bool = False
+
+    @property
+    def sources(self) -> Sequence[str]:
+        return list(dict.fromkeys(source for source, _ in self.pairs if source))
+
+    @property
+    def targets(self) -> Sequence[str]:
+        return list(dict.fromkeys(target for _, target in self.pairs))
+
+    def frame(self, source: str | None, target: str | None) -> Frame:
+        if target is None:
+            if source is None and self.optional:
+                return PLAIN
+            raise needed("target", self.targets)
+        for (known_source, known_target), before in self.pairs.items():
+            if known_target == target and (known_source is None or source in (None, known_source)):
+                return Frame(before=before)
+        known = ", ".join(f"{s} to {t}" for s, t in self.pairs)
+        raise InputError(f"the model does not translate {source} to {target}, only {known}")
+
+    def spelled(self, text: str) -> tuple[str, str] | None:
+        return next((item for item in self.tags.items() if text.startswith(item[0])), None)
+
+
+def needed(side: str, codes: Mapping[str, int] | Sequence[str]) -> InputError:
+    some = ", ".join(list(codes)[:3])
+    return InputError(
+        f"the model knows {len(codes)} languages: name the {side} language ({some}, ...)"
+    )
