@@ -2,9 +2,13 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 
 from mlx_transformer.cli.searching import add_model_flags, load_translator, notes
+from mlx_transformer.decoding.alignment import join_attention
+from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
@@ -62,20 +66,50 @@ def run(args: argparse.Namespace) -> None:
     text = sys.stdin.read().strip() if args.text == "-" else args.text
     if not text.strip():
         raise InputError("there is no text to translate")
-    attention = attend(load_translator(args.model, args.dtype), text, args.target)
+    translator = load_translator(args.model, args.dtype)
     with notes():
+        if args.target is None:
+            attention = attend(translator, text)
+        else:
+            attention = attend_to(translator, text, args.target)
         draw(attention, args.out, View(args.kind, args.layer, args.head, args.word, args.lines))
     print(args.out)
 
 
-def attend(translator: Translator, text: str, target: str | None = None) -> Attention:
-    """What the model attends to as it writes `target`, or else its own translation of the text."""
+def attend_to(translator: Translator, text: str, target: str) -> Attention:
+    """What the model attends to as it writes `target`, all of it as one sentence."""
     model, tokenizer = translator.model, translator.tokenizer
     eos = model.config.eos_id
-    if target is not None:
-        return attention_of(model, tokenizer, text, [*tokenizer.encode_target(target), eos])
-    [[best]] = search(model, [[*tokenizer.encode_source(text), eos]])
-    return attention_of(model, tokenizer, text, [*best.ids, eos] if best.complete else best.ids)
+    source = [*tokenizer.encode_source(text), eos]
+    return attention_of(model, tokenizer, text, source, [*tokenizer.encode_target(target), eos])
+
+
+def attend(translator: Translator, text: str, options: SearchOptions | None = None) -> Attention:
+    """What the model attends to as it translates the text, sentence by sentence."""
+    model, tokenizer = translator.model, translator.tokenizer
+    plan = translator.plan(text)
+    found = search(model, plan.sentences, options)
+    parts = []
+    for source, (best, *_) in zip(plan.sentences, found, strict=True):
+        written = [*best.ids, model.config.eos_id] if best.complete else best.ids
+        parts.append(attention_of(model, tokenizer, text, source, written))
+    if not parts:
+        raise InputError("there is nothing in the text that the model can read")
+    return joined(parts, translator.translation(plan, found, attention=False).text)
+
+
+def joined(parts: Sequence[Attention], translation: str) -> Attention:
+    """Sentences one after the other, each attending to itself only."""
+    return Attention(
+        text=parts[0].text,
+        translation=translation,
+        source=list(chain(*(part.source for part in parts))),
+        read=list(chain(*(part.read for part in parts))),
+        written=list(chain(*(part.written for part in parts))),
+        encoder=join_attention([part.encoder for part in parts]),
+        decoder=join_attention([part.decoder for part in parts]),
+        cross=join_attention([part.cross for part in parts]),
+    )
 
 
 def draw(attention: Attention, path: Path, view: View) -> None:

@@ -168,14 +168,15 @@ class Repl:
     def _attention(self, file: str) -> None:
         if not self._text:
             raise InputError("translate something first")
-        found = self._translator.translate(self._text, self._options, attention=True)
         if file:
             from mlx_transformer.cli.attention import attend, draw
             from mlx_transformer.pictures.attention import View
 
-            draw(attend(self._translator, self._text, found.text), Path(file).expanduser(), View())
+            attention = attend(self._translator, self._text, self._options)
+            draw(attention, Path(file).expanduser(), View())
             print(file)
         else:
+            found = self._translator.translate(self._text, self._options, attention=True)
             print(attention_map(found, shutil.get_terminal_size().columns))
 
     def _score(self, target: str) -> None:

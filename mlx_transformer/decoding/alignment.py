@@ -57,13 +57,14 @@ def align(attention: np.ndarray, source: Sequence[str], target: Sequence[str]) -
 
 
 def join_attention(matrices: Sequence[np.ndarray]) -> np.ndarray:
-    """Sentences one after the other: each attends to itself only."""
-    rows, columns = np.sum([matrix.shape for matrix in matrices], axis=0)
-    joined = np.zeros((rows, columns), np.float32)
+    """Sentences one after the other, each attending to itself only: (...,T,S), and all in one."""
+    rows, columns = np.sum([matrix.shape[-2:] for matrix in matrices], axis=0)
+    joined = np.zeros((*matrices[0].shape[:-2], rows, columns), np.float32)
     row = column = 0
     for matrix in matrices:
-        joined[row : row + matrix.shape[0], column : column + matrix.shape[1]] = matrix
-        row, column = row + matrix.shape[0], column + matrix.shape[1]
+        T, S = matrix.shape[-2:]
+        joined[..., row : row + T, column : column + S] = matrix
+        row, column = row + T, column + S
     return joined
 
 

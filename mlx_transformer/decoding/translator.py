@@ -4,7 +4,9 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from heapq import nlargest
 from itertools import chain
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, overload
 
@@ -230,12 +232,9 @@ class Translator:
     def translation(
         self, plan: Plan, found: Sequence[Sequence[Hypothesis]], attention: bool
     ) -> Translation:
-        """The best of each sentence put together, and as alternatives the second best and so on."""
-        ranks = max((len(results) for results in found), default=1)
-        best, *others = (
-            self._joined(plan, [results[min(i, len(results) - 1)] for results in found], attention)
-            for i in range(ranks)
-        )
+        """The best of each sentence put together, and as alternatives the next best sums."""
+        wanted = max((len(results) for results in found), default=1)
+        best, *others = (self._joined(plan, parts, attention) for parts in best_sums(found, wanted))
         if not best.complete:
             warn_of_cut(best.text)
         return replace(best, alternatives=others)
@@ -260,6 +259,15 @@ class Translator:
             attention=maps,
             alignment=links,
         )
+
+
+def best_sums(found: Sequence[Sequence[Hypothesis]], n: int) -> list[list[Hypothesis]]:
+    """One result of each sentence: the n choices of the greatest sum of scores, best first."""
+    best: list[tuple[float, list[Hypothesis]]] = [(0.0, [])]
+    for results in found:
+        sums = [(total + one.score, i, one) for i, (total, _) in enumerate(best) for one in results]
+        best = [(total, [*best[i][1], one]) for total, i, one in nlargest(n, sums, itemgetter(0))]
+    return [choice for _, choice in best]
 
 
 def warn_of_cut(text: str) -> None:

@@ -60,11 +60,17 @@ class Attention:
 
 
 def attention_of(
-    model: Transformer, tokenizer: Tokenizer, text: str, written: Sequence[int]
+    model: Transformer,
+    tokenizer: Tokenizer,
+    text: str,
+    source: Sequence[int],
+    written: Sequence[int],
 ) -> Attention:
-    """The attention of a model that reads a text and writes these ids, the end included."""
+    """The attention of a model that reads a text, whose ids are `source`, and writes these ids.
+
+    Both include the end of sentence.
+    """
     config = model.config
-    source = [*tokenizer.encode_source(text), config.eos_id]
     longest = max(len(source), len(written))
     if longest > config.max_length:
         raise InputError(
@@ -73,7 +79,7 @@ def attention_of(
     # A model that starts from a zero vector takes any id for it.
     start = config.first_id
     start_name = "<s>" if config.start_id is None else tokenizer.target_tokens([start])[0]
-    maps = model.attention_maps(mx.array([source]), mx.array([[start, *written[:-1]]]))
+    maps = model.attention_maps(mx.array([[*source]]), mx.array([[start, *written[:-1]]]))
     encoder, decoder, cross = (
         np.array(mx.concatenate(layers).astype(mx.float32))
         for layers in (maps.encoder, maps.decoder, maps.cross)

@@ -2,6 +2,7 @@
 
 import threading
 import warnings
+from itertools import product
 from pathlib import Path
 
 import mlx.core as mx
@@ -135,6 +136,19 @@ def test_alternatives_are_the_next_best(translator: Translator) -> None:
     assert len(ranked) == 3
     assert [each.score for each in ranked] == sorted((e.score for e in ranked), reverse=True)
     assert len({tuple(each.tokens) for each in ranked}) == 3
+
+
+def test_alternatives_of_several_sentences_are_the_best_sums(translator: Translator) -> None:
+    options = SearchOptions(beam=6, nbest=6)
+    sentences = ["five hundred.", "And six!", "Twelve."]
+    ranked = []
+    for sentence in sentences:
+        best = translator.translate(sentence, options)
+        ranked.append([best, *best.alternatives])
+    every = sorted((sum(each.score for each in some) for some in product(*ranked)), reverse=True)
+    best = translator.translate(" ".join(sentences), options)
+    found = [each.score for each in [best, *best.alternatives]]
+    np.testing.assert_allclose(found, every[:6], rtol=1e-4)
 
 
 def test_a_translation_begins_with_its_prefix(translator: Translator) -> None:

@@ -133,7 +133,9 @@ def attention(translator):
         *translator.tokenizer.encode_target("zweiundzwanzig"),
         translator.model.config.eos_id,
     ]
-    return attention_of(translator.model, translator.tokenizer, "twenty-two", written)
+    model, tokenizer, text = translator.model, translator.tokenizer, "twenty-two"
+    source = [*tokenizer.encode_source(text), model.config.eos_id]
+    return attention_of(model, tokenizer, text, source, written)
 
 
 def test_rows_are_named_after_the_word_being_written(translator, attention):
@@ -180,7 +182,7 @@ def test_what_is_not_there_is_named(attention, view, words):
 
 def test_a_text_longer_than_the_model_is_refused(translator):
     with pytest.raises(InputError, match="more than the model's 64: split it"):
-        attention_of(translator.model, translator.tokenizer, "one " * 70, [2])
+        attention_of(translator.model, translator.tokenizer, "one " * 70, [5] * 70, [2])
 
 
 def panel(queries, keys=()):
