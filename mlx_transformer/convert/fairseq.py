@@ -63,6 +63,7 @@ POSITIONS = {
     "position_divisor_minus_one": True,
     "position_offset": 2,
 }
+IGNORED = (r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))",)
 IDS = {"pad_id": 1, "start_id": 2, "eos_id": 2}
 
 
@@ -149,10 +150,11 @@ FAMILY = Family(
     name="fairseq",
     title="a fairseq Transformer",
     anchor="encoder.layers.0.fc1.weight",
+    matches=lambda source: not source.checkpoint.fields("config.json"),  # that is transformers'
     layers=LAYERS,
     table=TABLE,
     settings=settings,
     original=plain_pass("fairseq", TENSOR_NAMES),
-    ignored=(r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))",),
+    ignored=IGNORED,
     vocabulary=vocabulary,
 )

@@ -5,23 +5,41 @@ To add one, write a file like `fairseq.py` that ends in a `FAMILY`, and name it 
 
 from mlx_transformer.convert import (
     annotated,
+    bart,
     fairseq,
     fsmt,
     jadore,
+    m2m100,
     marian,
     marian_npz,
+    mbart,
     mlx,
     opennmt,
+    pegasus,
+    t5,
     torch_nn,
 )
 from mlx_transformer.convert.checkpoint import Checkpoint
 from mlx_transformer.convert.family import Family, Options, Source, open_source
 from mlx_transformer.errors import InputError
 
-# The first that fits is taken: transformers' models have fairseq's names and something more.
-FAMILIES: dict[str, Family] = {
-    module.FAMILY.name: module.FAMILY
-    for module in (torch_nn, marian, fsmt, fairseq, annotated, jadore, opennmt, marian_npz, mlx)
+# The first that fits is taken.
+MODULES = (
+    *(torch_nn, marian, fsmt, bart, mbart, m2m100, pegasus, t5, fairseq),
+    *(annotated, jadore, opennmt, marian_npz, mlx),
+)
+FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in MODULES}
+
+# transformers' encoder-decoders that look like some of these and are not, by their `model_type`.
+REFUSED = {
+    "longt5": "LongT5, which attends to blocks of the source",
+    "led": "LED, which attends to windows of the source",
+    "bigbird_pegasus": "BigBird-Pegasus, which attends to blocks of the source",
+    "pegasus_x": "PEGASUS-X, which attends to blocks of the source",
+    "switch_transformers": "a Switch Transformer, a mixture of experts",
+    "nllb-moe": "NLLB's mixture of experts (its dense models can be read)",
+    "prophetnet": "ProphetNet, which predicts several words at once",
+    "xlm-prophetnet": "XLM-ProphetNet, which predicts several words at once",
 }
 
 
@@ -38,6 +56,9 @@ def find_family(
                 options=["list", "rename"],
             )
         return family, source
+    model_type = checkpoint.fields("config.json").get("model_type")
+    if model_type in REFUSED:
+        raise InputError(f"{checkpoint.path} is {REFUSED[model_type]}: that is not supported")
     for family in FAMILIES.values():
         source = open_source(checkpoint, family, options)
         if source is not None:

@@ -2,18 +2,17 @@
 
 from typing import Any
 
-from mlx_transformer.convert import fairseq
+from mlx_transformer.convert import fairseq, huggingface
 from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.marian import config_of, hf_settings
 from mlx_transformer.convert.originals import transformers_model
 
 FAMILY_FILES = ("vocab-src.json", "vocab-tgt.json", "merges.txt", "tokenizer_config.json")
 
 
 def settings(source: Source) -> dict[str, Any]:
-    config = config_of(source)
+    config = huggingface.config_of(source)
     return {
-        **hf_settings(config),
+        **huggingface.settings(config),
         **fairseq.POSITIONS,
         "position_offset": config.integer("pad_token_id") + 1,
         "start_id": config.integer("decoder_start_token_id", default=2),
@@ -25,7 +24,7 @@ FAMILY = Family(
     name="fsmt",
     title="an FSMT model",
     anchor="encoder.layers.0.fc1.weight",
-    matches=lambda source: source.checkpoint.fields("config.json").get("model_type") == "fsmt",
+    matches=huggingface.of_type("fsmt"),
     layers=fairseq.LAYERS,
     table=fairseq.TABLE,
     settings=settings,

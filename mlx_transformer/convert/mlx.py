@@ -29,6 +29,7 @@ NAMES = (
     "encoder.layers.{i}.feed_forward.w_2.*",
     "encoder.layers.{i}.feed_forward_norm.*",
     "encoder.norm.*",
+    "encoder.relative.{i}.weight",
     "decoder.layers.{i}.self_attention.qkv.*",
     "decoder.layers.{i}.self_attention.out.*",
     "decoder.layers.{i}.self_attention_norm.*",
@@ -40,6 +41,7 @@ NAMES = (
     "decoder.layers.{i}.feed_forward.w_2.*",
     "decoder.layers.{i}.feed_forward_norm.*",
     "decoder.norm.*",
+    "decoder.relative.{i}.weight",
 )
 TABLE: Table = {name: name for name in NAMES}
 

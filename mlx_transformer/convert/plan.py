@@ -89,7 +89,7 @@ def _config(family: Family, source: Source, chosen: Mapping[str, Rule]) -> Model
         **_positions(source, chosen, known.get("position_offset", 0)),
     }
     fields = {**said, **shown_by_tensors, **told}
-    if fields.get("positions", "sinusoidal") == "sinusoidal" and "max_length" in fields:
+    if fields.get("positions") != "learned" and "max_length" in fields:
         fields["max_length"] = min(fields["max_length"], MAX_FORMULA_LENGTH)
     return ModelConfig(**fields)
 
@@ -102,11 +102,13 @@ def _sizes(source: Source, chosen: Mapping[str, Rule], h: int) -> dict[str, Any]
     keys = matrix("encoder.layers.0.self_attention.qkv.weight")[0] - values
     if type(h) is not int or h < 1 or values % h or keys % (2 * h):
         raise InputError(f"{h} heads do not divide the attention matrices", options=["h"])
+    d_ff = matrix("encoder.layers.0.feed_forward.w_2.weight")[1]
     return {
         "vocab_size": vocab_size,
         "target_vocab_size": matrix(target)[0] if target else vocab_size,
         "d_model": d_model,
-        "d_ff": matrix("encoder.layers.0.feed_forward.w_1.weight")[0],
+        "d_ff": d_ff,
+        "gated_feed_forward": matrix("encoder.layers.0.feed_forward.w_1.weight")[0] == 2 * d_ff,
         "h": h,
         "d_k": keys // (2 * h),
         "d_v": values // h,
@@ -135,6 +137,8 @@ def _parts(chosen: Mapping[str, Rule]) -> dict[str, Any]:
         setting: name in chosen
         for setting, name in {
             "attention_bias": "encoder.layers.0.self_attention.out.bias",
+            "feed_forward_bias": "encoder.layers.0.feed_forward.w_2.bias",
+            "relative_per_layer": "encoder.relative.1.weight",
             "output_bias": "output_bias",
             "encoder_final_norm": "encoder.norm.weight",
             "decoder_final_norm": "decoder.norm.weight",
@@ -158,6 +162,8 @@ def _positions(source: Source, chosen: Mapping[str, Rule], offset: int) -> dict[
     """A saved table is a formula that we know, or it is learned."""
     sides = ("source_embedding.positions", "target_embedding.positions")
     names = [name for name in sides if name in chosen]
+    if relative := chosen.get("encoder.relative.0.weight"):
+        return {"relative_buckets": shape_of(relative, source.tensors)[0]}
     if not names:
         return {}
     length = max(_matrix(name, source, chosen)[0] for name in names) - offset

@@ -1,0 +1,30 @@
+"""BART models of Hugging Face transformers."""
+
+from typing import Any
+
+from mlx_transformer.convert import fairseq, huggingface
+from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.originals import transformers_model
+
+
+def settings(source: Source) -> dict[str, Any]:
+    config = huggingface.config_of(
+        source, activation_function="gelu", pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        decoder_start_token_id=2,
+    )  # fmt: skip
+    return {**huggingface.settings(config), "position_offset": 2}
+
+
+FAMILY = Family(
+    name="bart",
+    title="a BART model",
+    anchor="encoder.layers.0.fc1.weight",
+    matches=huggingface.of_type("bart"),
+    layers=fairseq.LAYERS,
+    table=huggingface.TABLE,
+    settings=settings,
+    original=transformers_model("BartForConditionalGeneration"),
+    copies=huggingface.COPIES,
+    ignored=fairseq.IGNORED,
+    vocabulary=huggingface.vocabulary,
+)

@@ -1,0 +1,72 @@
+"""What the models of Hugging Face transformers share: config.json, names of tensors, files."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from mlx_transformer.convert import fairseq
+from mlx_transformer.convert.checkpoint import Fields
+from mlx_transformer.convert.family import Source
+from mlx_transformer.convert.mapping import Table
+from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer import transformers_files
+
+# The layers are fairseq's; the words may be one matrix, shared by name.
+TABLE: Table = {
+    **fairseq.TABLE,
+    "source_words.weight": ["encoder.embed_tokens.weight", "shared.weight"],
+    "target_words.weight": ["decoder.embed_tokens.weight", "shared.weight"],
+    "output.weight": "lm_head.weight",
+    "output_bias": "final_logits_bias",
+}
+COPIES = {"shared.weight": "encoder.embed_tokens.weight"}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "swish": "swish",
+    "silu": "swish",
+}
+
+
+def config_of(source: Source, **defaults: object) -> Fields:
+    """Their description of the model; `defaults` are those of its class, which files may omit."""
+    config = source.checkpoint.fields("config.json")
+    if not config:
+        raise InputError("transformers' config.json must lie beside the weights")
+    return Fields({**defaults, **{k: v for k, v in config.items() if v is not None}})
+
+
+def of_type(*model_types: str) -> Callable[[Source], bool]:
+    return lambda source: source.checkpoint.fields("config.json").get("model_type") in model_types
+
+
+def settings(config: Fields) -> dict[str, Any]:
+    """What all of these configs say in the same words."""
+    return {
+        "h": config.integer("encoder_attention_heads", "decoder_attention_heads"),
+        "activation": activation(config.text("activation_function", default="relu")),
+        "scale_embedding": config.flag("scale_embedding", default=False),
+        "dropout": config.number("dropout", default=0.1),
+        **special_ids(config),
+    }
+
+
+def special_ids(config: Fields) -> dict[str, int]:
+    pad_id = config.integer("pad_token_id")
+    first = config.integer("bos_token_id", default=pad_id)
+    return {
+        "pad_id": pad_id,
+        "start_id": config.integer("decoder_start_token_id", default=first),
+        "eos_id": config.integer("eos_token_id"),
+    }
+
+
+def activation(name: str) -> str:
+    if name not in ACTIVATIONS:
+        raise InputError(f"the activation {name!r} is not supported")
+    return ACTIVATIONS[name]
+
+
+def vocabulary(source: Source) -> Mapping[str, bytes]:
+    return transformers_files.collect(source.checkpoint.directory)

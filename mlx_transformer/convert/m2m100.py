@@ -1,0 +1,35 @@
+"""M2M100 and dense NLLB models of Hugging Face transformers."""
+
+from typing import Any
+
+from mlx_transformer.convert import fairseq, huggingface
+from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.originals import transformers_model
+
+
+def settings(source: Source) -> dict[str, Any]:
+    config = huggingface.config_of(
+        source, scale_embedding=True, pad_token_id=1, bos_token_id=0, eos_token_id=2,
+        decoder_start_token_id=2, max_position_embeddings=1024,
+    )  # fmt: skip
+    return {
+        **huggingface.settings(config),
+        **fairseq.POSITIONS,
+        "norm": "pre",
+        "max_length": config.integer("max_position_embeddings"),
+    }
+
+
+FAMILY = Family(
+    name="m2m100",
+    title="an M2M100 or NLLB model",
+    anchor="encoder.layers.0.fc1.weight",
+    matches=huggingface.of_type("m2m_100"),
+    layers=fairseq.LAYERS,
+    table=huggingface.TABLE,
+    settings=settings,
+    original=transformers_model("M2M100ForConditionalGeneration"),
+    copies=huggingface.COPIES,
+    ignored=fairseq.IGNORED,
+    vocabulary=huggingface.vocabulary,
+)
