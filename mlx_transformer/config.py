@@ -15,6 +15,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlx_transformer.errors import InputError, naming
 
+# Of config.json and of checkpoints; a file that names none is of version 1. Raise it when files
+# mean something else than before, and go on reading the old ones.
+FORMAT_VERSION = 1
+
 Norm = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
 Positions = Literal["sinusoidal", "learned", "relative"]
@@ -193,7 +197,8 @@ class ModelConfig:
         return cls(**values)
 
     def save(self, path: Path) -> None:
-        path.write_text(json.dumps(self.to_dict(), indent=2) + "\n", encoding="utf-8")
+        values = {"format_version": FORMAT_VERSION, **self.to_dict()}
+        path.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: Path) -> "ModelConfig":
@@ -204,7 +209,19 @@ class ModelConfig:
         if not isinstance(values, dict):
             raise InputError(f"{path} must hold one JSON object, not a {type(values).__name__}")
         with naming(path):
+            check_format(values.pop("format_version", 1))
             return cls.from_dict(values)
+
+
+def check_format(version: object) -> None:
+    """Refuse files of a program newer than this one: it cannot know what they mean."""
+    if type(version) is not int or version < 1:
+        raise InputError(f"format_version must be a whole number from 1 on, not {version!r}")
+    if version > FORMAT_VERSION:
+        raise InputError(
+            f"it has format version {version}, and this mlx-transformer knows only up to "
+            f"{FORMAT_VERSION}: install a newer mlx-transformer"
+        )
 
 
 def nearest(word: str, known: list[str]) -> str:

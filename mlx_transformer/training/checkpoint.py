@@ -8,15 +8,16 @@ last, with the data position and a checksum of each file.
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import mlx.core as mx
 from mlx.utils import tree_flatten
 
-from mlx_transformer.config import ModelConfig
-from mlx_transformer.errors import RunError
+from mlx_transformer.config import FORMAT_VERSION, ModelConfig, check_format
+from mlx_transformer.errors import RunError, naming
 from mlx_transformer.storage import built_aside, save_arrays
 from mlx_transformer.training.layout import Named
 from mlx_transformer.training.step import State
@@ -59,7 +60,11 @@ class Checkpoints:
             save_arrays(aside / WEIGHTS, state["parameters"])
             save_arrays(aside / REST, dict(tree_flatten(rest)))
             sums = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
-            content = {"progress": asdict(progress), "sha256": sums}
+            content = {
+                "format_version": FORMAT_VERSION,
+                "progress": asdict(progress),
+                "sha256": sums,
+            }
             (aside / PROGRESS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
     def prune(self, every: int, keep: int) -> None:
@@ -97,15 +102,24 @@ def _load(path: Path) -> tuple[State, Progress, ModelConfig]:
 
 def _verify(path: Path) -> Progress:
     """The progress of a checkpoint, every file of which is as it was saved."""
-    try:
-        content = json.loads((path / PROGRESS).read_text(encoding="utf-8"))
+    with _seeing_damage(path):
+        content = dict(json.loads((path / PROGRESS).read_text(encoding="utf-8")))
+    with naming(path / PROGRESS):
+        check_format(content.get("format_version", 1))
+    with _seeing_damage(path):
         for name, expected in content["sha256"].items():
             if _checksum(path / name) != expected:
                 raise DamagedError(path, f"{name} is not what was saved")
         return Progress(**content["progress"])
+
+
+@contextmanager
+def _seeing_damage(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise DamagedError(path, f"{error.filename}: {error.strerror}") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise DamagedError(path, f"{PROGRESS} cannot be read") from error
 
 
