@@ -5,7 +5,6 @@ step itself: what a busy machine does to the one it does to the other. Weights, 
 are made up, for speed depends on shapes only.
 """
 
-import ctypes
 import platform
 import subprocess
 import sys
@@ -22,8 +21,8 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.cpu.lanes import most_lanes, side_by_side
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Search
 from mlx_transformer.model import Transformer
@@ -66,7 +65,7 @@ def measure(name: str, directory: Path, progress: Progress) -> Speed:
     model = load_to_compute(directory)
     config, length = model.config, min(LENGTH, model.config.max_length)
     parameters = count_parameters(config)
-    share = -(-SENTENCES // most_lanes())
+    share = -(-SENTENCES // device.lane_count())
     sources = random_ids(config, SENTENCES, length).tolist()
     found = {}
     for stage, beam in (("greedy", 1), (f"beam {BEAM}", BEAM)):
@@ -121,14 +120,13 @@ class Training:
 
     def __init__(self, model: Transformer, batches: Sequence[Arrays]) -> None:
         config = TrainingConfig()
-        with side_by_side(most_lanes()) as lanes:
-            self._step = TrainStep(model, config, lanes=lanes)
+        self._step = TrainStep(model.config, config, lanes=device.lane_count())
         self._state = self._step.pack(initial_state(model, config))
         self._batches = batches
 
     def run(self) -> None:
         """One step on every batch."""
-        with side_by_side(most_lanes()):
+        with device.side_by_side(device.lane_count()):
             for batch in self._batches:
                 self._state, _ = self._step(self._state, [batch])
                 mx.async_eval(self._state)
@@ -196,9 +194,12 @@ class Products:
             self._operands.append((*pair, times))
 
     def run(self) -> None:
-        with side_by_side(most_lanes()) as lanes:
+        lanes = device.lane_count()
+        with device.side_by_side(lanes):
             for a, b, times in self._operands:
-                mx.eval([mx.matmul(a, b, stream=lane) for _ in range(times) for lane in lanes])
+                mx.eval(
+                    [device.by_parts(mx.matmul, [a] * lanes, [b] * lanes) for _ in range(times)]
+                )
 
 
 def _matrices(batch: int, rows: int, columns: int, transposed: bool) -> mx.array:
@@ -299,12 +300,7 @@ def _linear(rows: int, d_in: int, d_out: int, N: int) -> Product:
 def machine() -> dict[str, str]:
     """Chip, cores, system and the versions that matter, for the head of a table."""
     facts = {"chip": _chip(), "cores": str(cpu_count()), "system": _system()}
-    facts |= {"device": mx.default_device().type.name, "mlx": version("mlx")}
-    # OpenBLAS was loaded for all the process to see, if it was.
-    if hasattr(process := ctypes.CDLL(None), "openblas_get_config"):
-        process.openblas_get_config.restype = ctypes.c_char_p
-        facts["OpenBLAS"] = process.openblas_get_config().decode().split()[1]
-    return facts
+    return facts | device.facts() | {"mlx": version("mlx")}
 
 
 def _chip() -> str:

@@ -17,9 +17,9 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.cpu import kernels
-from mlx_transformer.cpu.kernels import Mask
+from mlx_transformer.device import Mask
 from mlx_transformer.parts import Gate, RelativeBias
 
 Key = mx.array | None  # a random key: dropout is on
@@ -73,7 +73,7 @@ def split(key: Key, n: int) -> Sequence[Key]:
 
 class LayerNorm(nn.LayerNorm):
     def __call__(self, x: mx.array) -> mx.array:
-        return kernels.layer_norm(x, self.weight, self.bias, self.eps)
+        return device.layer_norm(x, self.weight, self.bias, self.eps)
 
 
 def norm(config: ModelConfig) -> nn.Module:
@@ -172,7 +172,7 @@ class Stack(nn.Module):
         """
         if "relative" not in self:
             return [mask] * len(self.layers)
-        found: list[Mask] = [kernels.masked(bias(queries, keys), mask) for bias in self.relative]
+        found: list[Mask] = [device.masked(bias(queries, keys), mask) for bias in self.relative]
         return found * (len(self.layers) // len(found))
 
     def finish(self, x: mx.array) -> mx.array:
@@ -190,9 +190,9 @@ def attend(
     A fused kernel never materialises the weights; asked for, they are computed apart.
     """
     if maps is None:
-        return joined(kernels.attention(q, k, v, mask, scale))
+        return joined(device.attention(q, k, v, mask, scale))
     scores = (q * scale) @ k.swapaxes(-1, -2)
-    weights = mx.softmax(kernels.masked(scores, mask), axis=-1)
+    weights = mx.softmax(device.masked(scores, mask), axis=-1)
     maps.append(weights)
     return joined(weights @ v)
 
@@ -255,11 +255,11 @@ def heads(x: mx.array, sizes: Sequence[int]) -> list[mx.array]:
     """Projections side by side, of heads of these sizes: (B,T,h*sum) -> (B,h,T,size) each"""
     B, T, width = x.shape
     if len(set(sizes)) == 1:
-        return list(mx.split(kernels.by_head(x.reshape(B, T, -1, sizes[0])), len(sizes), axis=1))
+        return list(mx.split(device.by_head(x.reshape(B, T, -1, sizes[0])), len(sizes), axis=1))
     h = width // sum(sizes)
     bounds = [h * sum(sizes[:i]) for i in range(1, len(sizes))]
     parts = mx.split(x, bounds, axis=-1)
-    return [kernels.by_head(part.reshape(B, T, h, -1)) for part in parts]
+    return [device.by_head(part.reshape(B, T, h, -1)) for part in parts]
 
 
 def joined(x: mx.array) -> mx.array:
@@ -296,13 +296,10 @@ class FeedForward(nn.Module):
 
 
 class Linear(nn.Linear):
-    """x W^T + b. On a CPU the sum is apart: MLX's `addmm` there first fills the result with b,
-    number by number, which takes up to half as long as the product."""
+    """x W^T + b"""
 
     def __call__(self, x: mx.array) -> mx.array:
-        if "bias" in self and mx.default_device() == mx.cpu:
-            return x @ self.weight.T + self.bias
-        return super().__call__(x)
+        return device.linear(x, self.weight, self.get("bias"))
 
 
 def linear(d_in: int, d_outs: Sequence[int], bias: bool) -> Linear:

@@ -4,18 +4,23 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map
 
+from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.model import Linear, Transformer
 
 QUANTIZATION_GROUP = 64
+
+Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def default_model() -> Path:
@@ -123,13 +128,28 @@ def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
 
 
 def load_to_compute(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
-    """As `load_model`, but on a CPU None is plain float32: MLX's half-precision and quantised
-    products crawl there."""
-    if dtype is not None or mx.default_device() == mx.gpu:
-        return load_model(directory, dtype)
+    """As `load_model`, but None is plain float32 where the device prefers that."""
+    if dtype is not None or not device.prefers_float32():
+        return laid_out_for_search(load_model(directory, dtype))
     model = load_model(directory, mx.float32)
     dequantize(model)
+    return laid_out_for_search(model)
+
+
+def laid_out_for_search(model: Transformer) -> Transformer:
+    """A model whose matrices lie as the device wants them in a search; the one given stays."""
+    model = twin(model)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding):
+            layer.weight = device.search_matrix(layer.weight)
     return model
+
+
+def twin(layer: Layer) -> Layer:
+    """The same layers around the same arrays: what is replaced in one stays in the other."""
+    made = copy(layer)
+    dict.update(made, tree_map(twin, layer.children(), is_leaf=nn.Module.is_module))
+    return made
 
 
 def quantize(model: Transformer, bits: int) -> None:

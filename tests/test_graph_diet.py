@@ -28,6 +28,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
+from mlx_transformer import device
 from mlx_transformer.benchmark import search_products, training_products
 from mlx_transformer.config import preset
 from mlx_transformer.cpu import lanes
@@ -134,7 +135,8 @@ def training(steps: int) -> Watch:
     mx.eval(state)
     with TemporaryDirectory() as run, watching() as watch:
         trainer = Trainer(
-            model,
+            model.config,
+            state,
             Batches(corpus, CONFIG, SENTENCES * LENGTH),
             config,
             ValidationConfig(),
@@ -142,7 +144,7 @@ def training(steps: int) -> Watch:
             hooks,
             mx.distributed.init(),
         )
-        trainer.train(state, Progress())
+        trainer.train(Progress())
     return watch
 
 
@@ -212,7 +214,7 @@ def plain_training(steps: int) -> Watch:
 @contextmanager
 def one_lane() -> Iterator[None]:
     """As on a GPU: the lanes of a CPU have a graph each, and launch short steps in parts."""
-    with patch.object(lanes, "cores", return_value=1), patch.object(lanes, "LANE_ROWS", 0):
+    with patch.object(lanes, "cores", return_value=1), patch.object(device, "launch_early"):
         yield
 
 

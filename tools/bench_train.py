@@ -110,8 +110,8 @@ def compare(workspace: Path, rounds: int, preset: str) -> list[float]:
 def load_mlx(workspace: Path) -> Works:
     import mlx.core as mx
 
+    from mlx_transformer import device
     from mlx_transformer.benchmark import Product, Products, Training, training_products
-    from mlx_transformer.cpu.lanes import most_lanes
     from mlx_transformer.storage import load_model
     from mlx_transformer.training.step import output_loss, output_weight
 
@@ -127,7 +127,7 @@ def load_mlx(workspace: Path) -> Works:
     products: list[Product] = []
     for source, target, _ in batches:
         (B, S), T = source.shape, target.shape[1]
-        products += training_products(config, -(-B // most_lanes()), S, T)  # of each lane
+        products += training_products(config, -(-B // device.lane_count()), S, T)  # of each lane
     return {
         "loss": lambda: mean_loss,
         "train": Training(model, batches).run,

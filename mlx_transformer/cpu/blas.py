@@ -65,6 +65,15 @@ def _built_few_rows() -> Path:
     return library
 
 
+def version() -> str | None:
+    """Of the OpenBLAS that was loaded for the whole process to see, if it was."""
+    process = ctypes.CDLL(None)
+    if not hasattr(process, "openblas_get_config"):
+        return None
+    process.openblas_get_config.restype = ctypes.c_char_p
+    return process.openblas_get_config().decode().split()[1]
+
+
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Let one matrix product use so many threads, for as long as this lasts."""

@@ -1,7 +1,7 @@
-"""Attention, LayerNorm and e^x: MLX's own on a GPU, quicker than MLX's own on a CPU.
+"""Attention, LayerNorm and e^x on a CPU, quicker than MLX's own there.
 
-MLX has no kernels for the first two on a CPU: there it differentiates their formulas step by step,
-which moves more memory than arithmetic needs, and its exponential and sums go number by number.
+MLX has no CPU kernels for the first two: it differentiates their formulas step by step, which moves
+more memory than the arithmetic needs. Its exponential and sums go number by number.
 """
 
 import math
@@ -11,25 +11,21 @@ from typing import cast
 
 import mlx.core as mx
 
-FEW_ROWS = 16  # tokens: of so few, launching the operations is what takes time, and MLX's are fewer
+# At or below this many tokens launch overhead dominates; use MLX's fused operation.
+FEW_ROWS = 16
 
-# Metal's fused attention of so few queries has no backward pass: under gradients it would throw.
-SHORT_QUERIES = 8
-
-# True where to look, or numbers to add to the scores, or "causal"; None: all is seen.
-Mask = mx.array | str | None
 Arrays = Sequence[mx.array]
 
 
-def attention(q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
-    """softmax(scale * q k^T) v: (B,h,T,d_k), (B,h,S,d_k), (B,h,S,d_v) -> (B,h,T,d_v)"""
+def attention(
+    q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, scale: float
+) -> mx.array:
+    """As `device.attention`, with gradients by q, k, v and a mask of numbers"""
     B, _, T, _ = q.shape
-    if mx.default_device() == mx.gpu or B * T <= FEW_ROWS:
-        return mx.fast.scaled_dot_product_attention(
-            q, k, v, scale=scale, mask=fused_mask(mask, T, k.shape[2])
-        )
+    if B * T <= FEW_ROWS:
+        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
 
-    bias = [mask] if isinstance(mask, mx.array) and mask.dtype != mx.bool_ else []
+    bias = [] if mask is None or mask.dtype == mx.bool_ else [mask]
 
     @mx.custom_function
     def attend(q: mx.array, k: mx.array, v: mx.array, *_: mx.array) -> Arrays:
@@ -59,42 +55,20 @@ def summed_to(shape: Sequence[int], x: mx.array) -> mx.array:
     return mx.sum(x, axis=axes, keepdims=True) if axes else x
 
 
-def fused_mask(mask: Mask, T: int, S: int) -> Mask:
-    """What to hand to MLX's attention. An array is safe under gradients, "causal" only for more
-    than SHORT_QUERIES queries."""
-    return causal(T, S) if isinstance(mask, str) and T <= SHORT_QUERIES else mask
-
-
-def causal(T: int, S: int) -> mx.array:
-    """(T,S), true where a position may look: the last query sees all S keys."""
-    return mx.tri(T, S, k=S - T, dtype=mx.bool_)
-
-
-def by_head(x: mx.array) -> mx.array:
-    """(B,T,h,d) -> (B,h,T,d), on a CPU each head in one piece: products want it so, those of the
-    gradients too."""
-    B, T, h, d = x.shape
-    if T == 1:  # nothing to move, and MLX sees that there is not
-        return x.reshape(B, h, 1, d)
-    moved = x.swapaxes(1, 2)
-    return moved if mx.default_device() == mx.gpu else mx.contiguous(moved)
-
-
-def masked(scores: mx.array, mask: Mask) -> mx.array:
+def masked(scores: mx.array, mask: mx.array | None) -> mx.array:
     """(B,h,T,S); masked scores are set to the smallest number of the dtype."""
     if mask is None:
         return scores
-    keep = causal(*scores.shape[-2:]) if isinstance(mask, str) else mask
-    if keep.dtype != mx.bool_:
-        return scores + keep
-    return mx.where(keep, scores, mx.finfo(scores.dtype).min)
+    if mask.dtype != mx.bool_:
+        return scores + mask
+    return mx.where(mask, scores, mx.finfo(scores.dtype).min)
 
 
 @mx.compile
 def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
     """(..., d) -> (..., d)"""
     *rows, d = x.shape
-    if mx.default_device() == mx.gpu or math.prod(rows) <= FEW_ROWS:
+    if math.prod(rows) <= FEW_ROWS:
         return mx.fast.layer_norm(x, weight, bias, eps)
 
     @mx.custom_function
@@ -122,13 +96,10 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
 
 @partial(mx.compile, shapeless=True)
 def exp_below(x: mx.array, greatest: mx.array) -> mx.array:
-    """e^(x - greatest), to a few millionths of e^0; no x is above its `greatest`.
+    """e^(x - greatest) by a Taylor polynomial and squares, (e^(y/32))^32.
 
-    On a CPU this is arithmetic alone, which compiles to vector instructions, and eight times as
-    fast as `mx.exp`: (e^(y/32))^32 by a Taylor polynomial and squares.
+    Arithmetic alone compiles to vector instructions: eight times as fast as `mx.exp`.
     """
-    if mx.default_device() == mx.gpu:
-        return mx.exp(x - greatest)
     y = mx.maximum(x - greatest, -87.0) / 32
     power = mx.array(1 / math.factorial(8))
     for n in reversed(range(8)):

@@ -1,8 +1,7 @@
-"""Lanes: work side by side on a CPU, each lane an MLX stream that keeps one core.
+"""Lanes of a CPU, each an MLX stream that keeps one core.
 
 MLX computes whatever is not a matrix product on one core. Independent pieces of work in streams of
-their own, each with its share of the BLAS threads, keep all cores busy all the time. A GPU is one
-lane.
+their own, each with its share of the BLAS threads, keep all cores busy all the time.
 """
 
 import os
@@ -27,27 +26,27 @@ def cores() -> int:
     return os.cpu_count() or 1
 
 
-def most_lanes() -> int:
-    """How many lanes the default device has"""
-    return 1 if mx.default_device() == mx.gpu else min(cores(), MOST_LANES)
+def most() -> int:
+    """How many lanes there are"""
+    return min(cores(), MOST_LANES)
+
+
+def stream(lane: int) -> mx.Stream:
+    """The stream of a lane in this thread; lane 0 is the default stream."""
+    device = mx.default_device()
+    made = _own.__dict__.setdefault("streams", [])
+    while len(made) < lane:
+        made.append(mx.new_stream(device))
+    return made[lane - 1] if lane else mx.default_stream(device)
 
 
 @contextmanager
-def side_by_side(count: int) -> Iterator[list[mx.Stream]]:
-    """So many lanes, among which the BLAS threads are shared out for as long as this lasts."""
-    device = mx.default_device()
-    made = _own.__dict__.setdefault("streams", [])
-    while len(made) < count - 1:
-        made.append(mx.new_stream(device))
+def side_by_side(count: int) -> Iterator[None]:
+    """Share the BLAS threads among so many lanes for as long as this lasts."""
     with blas.threads(max(1, cores() // count)):
-        yield [mx.default_stream(device), *made[: count - 1]]
-
-
-def launch_early(x: mx.array, rows: int) -> None:
-    """On a CPU, let `x` be computed while the host still describes what comes after it.
-
-    MLX queues too few operations to bridge that time, which counts where a step has few rows. With
-    more there are other lanes: they would wait while the host waits for room in this one's queue.
-    """
-    if rows < LANE_ROWS and mx.default_device() == mx.cpu:
-        mx.async_eval(x)
+        try:
+            yield
+        except BaseException:  # also a search given up half-way: its lanes are still at work
+            for lane in range(count):
+                mx.synchronize(stream(lane))
+            raise

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.cpu.lanes import launch_early
 from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import empty_slots, grow
 from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
@@ -60,7 +60,7 @@ class Batch:
         self._draws = draws(sources, options, limits) if options.sample else None
         self._forced = padded(prefixes or [()] * B, NONE)
         memory = model.encode(source)
-        launch_early(memory, rows=B * K)
+        device.launch_early(memory, rows=B * K)
         # Read in every step, so it is worth laying them out head by head.
         layers = [(mx.contiguous(k), mx.contiguous(v)) for k, v in model.memory_keys_values(memory)]
         # Whether there is padding to hide would be one more case to compile.

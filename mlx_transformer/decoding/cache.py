@@ -8,8 +8,8 @@ the others. K hypotheses then read one block of keys as K queries, as in cross-a
 
 import mlx.core as mx
 
+from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.cpu.lanes import launch_early
 from mlx_transformer.model import KeysValues, Mask, attend
 
 
@@ -43,7 +43,7 @@ class SlotCache:
         self.slots = keys, values
         seen = self._reach * self._K
         out = attend(q, keys[:, :, :seen], values[:, :, :seen], mask, scale)
-        launch_early(out, rows=q.shape[0] * q.shape[2])
+        device.launch_early(out, rows=q.shape[0] * q.shape[2])
         return out
 
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import mlx.core as mx
 
-from mlx_transformer.cpu.kernels import exp_below
+from mlx_transformer import device
 from mlx_transformer.decoding.options import SearchOptions
 
 NONE = -1  # fills positions not yet written
@@ -66,7 +66,7 @@ def beam_step(
     """
     B, K, V = logits.shape
     n = hyps.final_scores.shape[1]
-    continued = (hyps.logp - log_normaliser(logits))[..., None] + logits + bar
+    continued = (hyps.logp - device.logsumexp(logits))[..., None] + logits + bar
     logp, flat = top_k(continued.reshape(B, K * V), 2 * K)
     parent, token = (flat // V).astype(mx.int32), (flat % V).astype(mx.int32)
     words = write(rows(hyps.words, parent), now.t, token)
@@ -105,7 +105,7 @@ def draw_step(
     """K hypotheses that never meet, each taking the word `choose(logits, draws)` until its eos."""
     token = choose(logits + bar, now.draws)
     chosen = mx.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
-    logp = hyps.logp + chosen - log_normaliser(logits)
+    logp = hyps.logp + chosen - device.logsumexp(logits)
     words = write(hyps.words, now.t, token)
 
     ended = mx.any(hyps.final_words != NONE, axis=-1)
@@ -169,14 +169,6 @@ def repeats(words: mx.array, t: mx.array, n: int, V: int) -> mx.array:
     ends = mx.where(same, words[:, :, n - 1 :], V)
     seen = mx.zeros((B, K, V + 1), mx.bool_)
     return mx.put_along_axis(seen, ends, mx.array(True), axis=-1)[..., :V]
-
-
-def log_normaliser(logits: mx.array) -> mx.array:
-    """log of the sum of exp(logits): (..., V) -> (...)"""
-    if mx.default_device() == mx.gpu:
-        return mx.logsumexp(logits, axis=-1)
-    greatest = mx.max(logits, axis=-1, keepdims=True)
-    return mx.log(mx.sum(exp_below(logits, greatest), axis=-1)) + greatest[..., 0]
 
 
 def top_k(x: mx.array, k: int) -> tuple[mx.array, mx.array]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer import device
 from mlx_transformer.decoding.batch import Ids, padded
-from mlx_transformer.decoding.choose import log_normaliser
 from mlx_transformer.model import Transformer
 
 BATCH_TOKENS = 1024  # source and target together, padding included
@@ -53,7 +53,7 @@ def _log_probabilities(
     chosen = mx.take_along_axis(logits, mx.array(expected)[..., None], axis=-1)[..., 0]
     lengths = mx.array([[len(ids)] for ids in targets])
     real = mx.arange(expected.shape[1]) < lengths
-    logp = mx.where(real, chosen - log_normaliser(logits), 0.0).sum(axis=1)
+    logp = mx.where(real, chosen - device.logsumexp(logits), 0.0).sum(axis=1)
     return np.array(logp).tolist()
 
 

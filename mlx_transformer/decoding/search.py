@@ -1,6 +1,6 @@
 """Search any number of sentences, in batches of like length.
 
-On a CPU several batches run side by side, each in a lane of its own.
+Several batches run side by side, each in a lane of its own.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from itertools import islice
 
 import mlx.core as mx
-import mlx.nn as nn
 
-from mlx_transformer.cpu.lanes import LANE_ROWS, most_lanes, side_by_side
+from mlx_transformer import device
 from mlx_transformer.decoding.batch import ROWS, Batch, Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Step
 from mlx_transformer.model import Transformer
+from mlx_transformer.storage import laid_out_for_search
 
 BATCH_TOKENS = 1024  # of the sources of a batch, padding included
 BATCH_HYPOTHESES = 2048  # a wide beam takes fewer sentences at a time
@@ -55,9 +55,9 @@ class Search:
     """A model and options, for search after search."""
 
     def __init__(self, model: Transformer, options: SearchOptions):
-        lay_out(model)
-        mx.eval(model.parameters())  # before several streams ask for them
-        self.step = Step(model, options)
+        own = laid_out_for_search(model)
+        mx.eval(own.parameters())  # before several streams ask for them
+        self.step = Step(own, options)
 
     def each(
         self, sentences: Iterable[Sentence], window: int | None = FIRST_WINDOW
@@ -69,7 +69,7 @@ class Search:
         """
         numbered = enumerate(sentences)
         first = list(islice(numbered, window))
-        width = self._lanes(len(first))
+        width = device.search_lanes(len(first) * self.step.options.width)
         found: dict[int, Results] = {}
         due = 0
         most = max(1, BATCH_HYPOTHESES // self.step.options.width)
@@ -79,48 +79,23 @@ class Search:
                 yield found.pop(due)
                 due += 1
 
-    def _lanes(self, sentences: int) -> int:
-        """How many batches to run side by side"""
-        rows = sentences * self.step.options.width
-        return max(1, min(most_lanes(), rows // LANE_ROWS))
-
     def _run(self, waiting: Iterator[Job], width: int) -> Iterator[tuple[Job, list[Results]]]:
         """Jobs as they are done; a lane that is free takes the next."""
-        busy: list[tuple[mx.Stream, Job, Batch]] = []
-        try:
-            with side_by_side(width) as free:
-                while True:
-                    for lane, job in zip(list(free), waiting, strict=False):
-                        with mx.stream(lane):
-                            busy.append((lane, job, job.start(self.step)))
-                        free.remove(lane)
-                    if not busy:
-                        return
-                    states = []
-                    for lane, _, batch in busy:
-                        with mx.stream(lane):
-                            states.append(batch.step())
-                    mx.async_eval(states)  # all at once: MLX queues only some operations ahead
-                    for lane, _, batch in busy:
-                        with mx.stream(lane):
-                            batch.settle()
-                    for lane, job, batch in [one for one in busy if not one[2].open]:
-                        free.append(lane)
+        busy: dict[int, tuple[Job, Batch]] = {}  # by lane
+        with device.side_by_side(width):
+            while True:
+                free = [lane for lane in range(width) if lane not in busy]
+                for lane, job in zip(free, waiting, strict=False):
+                    busy[lane] = job, device.in_lane(lane, job.start, self.step)
+                if not busy:
+                    return
+                # All at once: MLX queues only some operations ahead.
+                mx.async_eval([device.in_lane(lane, b.step) for lane, (_, b) in busy.items()])
+                for lane, (job, batch) in list(busy.items()):
+                    device.in_lane(lane, batch.settle)
+                    if not batch.open:
+                        del busy[lane]
                         yield job, batch.results
-                    busy = [one for one in busy if one[2].open]
-        finally:
-            for lane, _, _ in busy:
-                mx.synchronize(lane)
-
-
-def lay_out(model: Transformer) -> None:
-    """On CPU, matrices column by column: products of a few rows are up to 1.6 times as fast, and
-    few_rows.cpp takes no others."""
-    if mx.default_device() == mx.gpu:
-        return
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Embedding):
-            layer.weight = mx.contiguous(layer.weight.T).T
 
 
 def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int, most: int) -> Iterator[Job]:

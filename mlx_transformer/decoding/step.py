@@ -7,6 +7,7 @@ from typing import NamedTuple
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import SlotCache, visible_slots
@@ -28,16 +29,15 @@ class Memory(NamedTuple):
 class Step:
     """The step of a model under given options. Its work depends on shapes only, not on values.
 
-    On a GPU it is compiled, once for each of the few shapes of a batch. On CPU the compiler would
-    run for half a minute before the first step and none would be faster for it.
+    Where it is compiled, it is so once for each of the few shapes of a batch.
     """
 
     def __init__(self, model: Transformer, options: SearchOptions):
         self.model, self.options = model, options
-        self.compiled = mx.default_device() == mx.gpu
+        self.compiled = device.compiles_search()
         self._choose = chooser(options, model.config.eos_id)
         self._bars = [barred(options, model.config, end=end) for end in (False, True)]
-        # The weights are inputs, so that a model still in training is seen as it is now.
+        # The weights are inputs: as constants, every trace would hold them.
         self.run = mx.compile(self._run, inputs=model.state) if self.compiled else self._run
 
     def bar(self, t: int) -> mx.array:

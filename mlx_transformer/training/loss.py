@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 
 import mlx.core as mx
 
-from mlx_transformer.cpu.kernels import exp_below
+from mlx_transformer import device
 
 # A chunk holds about so many logits, 16 MB in float32, which a CPU's last cache can keep; but not
 # so few rows that adding up the gradient of the weight would cost as much as the products.
@@ -115,7 +115,7 @@ class OutputLoss:
         real = (ids != self.pad_id).astype(mx.float32)
 
         peak = logits.max(axis=1, keepdims=True)
-        exponentials = exp_below(logits, peak)
+        exponentials = device.exp_below(logits, peak)
         total = exponentials.sum(axis=1, keepdims=True)
         log_total = peak + mx.log(total)
         nll = ((log_total - mx.take_along_axis(logits, ids, axis=1)) * real).sum()

@@ -9,7 +9,6 @@ best/, model/   model directories: the best validation so far, and the average a
 """
 
 import shutil
-import sys
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -18,6 +17,7 @@ from typing import Protocol
 
 import mlx.core as mx
 
+from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
@@ -98,14 +98,14 @@ class Run:
         tokenizer = load_tokenizer(start) if start.exists() else None
         return prepare(self.recipe, self.path / "data", tokenizer, progress)
 
-    def restore(self, warn: Callable[[str], None]) -> tuple[Transformer, State, Progress]:
+    def restore(self, warn: Callable[[str], None]) -> tuple[ModelConfig, State, Progress]:
         """The newest whole checkpoint, or where a new run begins."""
         found = self.checkpoints.newest(warn)
         if found is not None:
             state, progress, config = found
-            return Transformer(config), state, progress
+            return config, state, progress
         model = self._first_model()
-        return model, initial_state(model, self.recipe.training), Progress()
+        return model.config, initial_state(model, self.recipe.training), Progress()
 
     def write_model(self, model: Transformer, directory: Path) -> None:
         """A model directory that every verb can use."""
@@ -167,14 +167,13 @@ def train(
 ) -> Outcome:
     """Train a run, from wherever it is, to its end or until interrupted."""
     recipe = run.recipe
-    model, state, progress = run.restore(reporter.message)
-    config = model.config
+    config, state, progress = run.restore(reporter.message)
     if progress.step > 0:
         reporter.message(f"going on after step {progress.step} of {recipe.training.max_steps}")
     if group.rank() == 0:
         MetricsLog(run.path / "metrics.jsonl").cut(progress.step)
-    if mx.default_device() == mx.cpu and sys.platform == "linux":
-        reporter.message("the first steps build CPU kernels: up to a minute each, once")
+    if device.builds_kernels():
+        reporter.message("the first steps build kernels: up to a minute each, once")
 
     batches = Batches(
         ParallelCorpus.open(run.path / "data", "train"),
@@ -190,9 +189,12 @@ def train(
         lambda best: run.write_model(best, run.path / "best"),
         interruption,
     )
-    trainer = Trainer(model, batches, recipe.training, recipe.validation, run.path, hooks, group)
+    trainer = Trainer(
+        config, state, batches, recipe.training, recipe.validation, run.path, hooks, group
+    )
+    del state  # of which the trainer has a copy of its own
     with interruption:
-        outcome = trainer.train(state, progress)
+        outcome = trainer.train(progress)
     if outcome != "interrupted" and group.rank() == 0:
         run.average(recipe.training.average_last, run.path / "model")
     return outcome

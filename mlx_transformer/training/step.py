@@ -5,8 +5,7 @@ reused and a checkpoint is the state by its names. The dropout of an update foll
 the step and the rank: there is no other random state to save.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -14,6 +13,7 @@ import mlx.core as mx
 import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
+from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
@@ -81,20 +81,20 @@ class TrainStep:
 
     def __init__(
         self,
-        model: Transformer,
+        model: ModelConfig,
         config: TrainingConfig,
         group: mx.distributed.Group | None = None,
-        lanes: Sequence[mx.Stream] = (),
+        lanes: int = 1,
     ) -> None:
-        self._model = model
+        self._model = Transformer(model)  # whatever weights it has: each gradient sets its own
         self._config = config
         self._group = group or mx.distributed.init()
-        self._lanes = lanes or [mx.default_stream(mx.default_device())]
-        shapes = {name: p.shape for name, p in named_parameters(model).items()}
-        self._layout = Layout(shapes, len(self._lanes), factors(model))
+        self._lanes = lanes
+        shapes = {name: p.shape for name, p in named_parameters(self._model).items()}
+        self._layout = Layout(shapes, lanes, factors(self._model))
         self._dtype = getattr(mx, config.dtype)
-        self._scheduled = make_schedule(config, model.config.d_model)
-        self._loss = output_loss(model.config)
+        self._scheduled = make_schedule(config, model.d_model)
+        self._loss = output_loss(model)
         ranks = mx.random.split(mx.random.key(config.seed), self._group.size())
         self._key = ranks[self._group.rank()]
         # Compiled apart: within one graph lanes would share constants, which then do not fuse.
@@ -103,24 +103,20 @@ class TrainStep:
         self._adam = mx.compile(self._move)
 
     def pack(self, state: State) -> Packed:
-        """A state to update. It takes over the arrays of `state`, whose memory is then reused."""
-        packed = {name: self._layout.join(state.pop(name)) for name in WEIGHTS}
+        """A state to update, in memory of its own."""
+        packed = state | {name: self._layout.join(state[name]) for name in WEIGHTS}
         mx.eval(packed)
-        return packed | state
+        return packed
 
     def unpack(self, packed: Packed) -> State:
         """The state by names again, to save; views that should not outlive the next update."""
         return packed | {name: self._layout.split(packed[name]) for name in WEIGHTS}
 
-    @contextmanager
-    def loaded(self, packed: Packed) -> Iterator[Transformer]:
-        """The model with the weights of a state, for as long as this lasts."""
-        self._model.update(self._tree(packed["parameters"]))
-        try:
-            yield self._model
-        finally:
-            # Weights of which the model kept views could not be updated in place.
-            self._model.update(tree_map(lambda p: mx.zeros(p.shape), self._model.parameters()))
+    def model_of(self, packed: Packed) -> Transformer:
+        """A model with the weights of a state; views that should not outlive the next update."""
+        model = Transformer(self._model.config)
+        model.update(self._tree(packed["parameters"]))
+        return model
 
     def __call__(self, packed: Packed, batches: Sequence[Arrays]) -> tuple[Packed, Metrics]:
         """The next state and what to report of the update. Nothing is waited for here."""
@@ -134,44 +130,37 @@ class TrainStep:
         weights = {name: packed[name] for name in WEIGHTS}
         scalars = {name: packed[name] for name in packed.keys() - weights}
         gradients, scalars, pace, metrics = self._judge(scalars, parts)
-        moved = self._side_by_side(partial(self._adam, pace), *weights.values(), gradients)
+        moved = device.by_parts(partial(self._adam, pace), *weights.values(), gradients)
         weights = {name: [vectors[i] for vectors in moved] for i, name in enumerate(WEIGHTS)}
         return weights | scalars, Metrics(*metrics)
 
     def _gradients(self, packed: Packed, count: mx.array, *batch: mx.array) -> list[Part]:
         """Of micro-batch number `count`, each lane's share."""
-        rows = batch[0].shape[0]
-        n = min(len(self._lanes), rows)
-        bounds = [rows * i // n for i in range(1, n)]
-        shares = zip(*(mx.split(array, bounds) for array in batch), strict=True)
-        # A key of its own for every micro-batch of every rank.
+        n = min(self._lanes, batch[0].shape[0])
+        # A key of its own for every share of every micro-batch of every rank.
         key = self._key ^ mx.stack([mx.zeros_like(count), count]).astype(mx.uint32)
-        keys = mx.random.split(key, n)
-        parts = []
-        for lane, share_key, share in zip(self._lanes, keys, shares, strict=False):
-            with mx.stream(lane):
-                parts.append(
-                    self._share(packed["parameters"], packed.get("loss_scale"), share_key, *share)
-                )
-        return parts
+        share = partial(self._share, packed["parameters"], packed.get("loss_scale"))
+        return device.by_rows(share, n, mx.random.split(key, n), *batch)
 
     def _sum(self, parts: Sequence[Part]) -> Part:
-        gradients = self._side_by_side(_total, *(vectors for vectors, _ in parts))
+        gradients = device.by_parts(_total, *(vectors for vectors, _ in parts))
         return gradients, Loss(*map(_total, *(loss for _, loss in parts)))
 
     def _share_gradients(
         self,
         weights: Vectors,
         loss_scale: mx.array | None,
-        key: mx.array,
+        keys: mx.array,
         source: mx.array,
         target: mx.array,
         expected: mx.array,
     ) -> Part:
+        """Of some rows of a batch; keys (1,2)"""
+
         def objective(parameters: Any) -> tuple[mx.array, Loss]:
             self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
             hidden = self._model.hidden(
-                source, target, key, checkpointing=self._config.gradient_checkpointing
+                source, target, keys[0], checkpointing=self._config.gradient_checkpointing
             )
             loss = self._loss.differentiable(
                 hidden.reshape(-1, hidden.shape[-1]),
@@ -196,7 +185,7 @@ class TrainStep:
         gradients = [mx.distributed.all_sum(g, group=self._group) for g in gradients]
         total, nll, tokens = mx.distributed.all_sum(mx.stack(list(loss)), group=self._group)
         factor = 1 / (mx.maximum(tokens, 1) * scalars.get("loss_scale", 1.0))
-        squares = self._side_by_side(square_sum, gradients)
+        squares = device.by_parts(device.square_sum, gradients)
         norm = factor * mx.sqrt(_total(*squares))
         if self._config.clip_norm is not None:
             factor = factor * mx.minimum(1.0, self._config.clip_norm / (norm + 1e-6))
@@ -245,14 +234,6 @@ class TrainStep:
         after = {"loss_scale": scale, "good_steps": mx.where(double, 0, good)}
         return after, mx.isfinite(loss) & (scale >= 1)
 
-    def _side_by_side(self, function: Callable[..., Any], *columns: Vectors) -> list[Any]:
-        """The function of the first of each column, of the second, ... each in its lane."""
-        results = []
-        for lane, *row in zip(self._lanes, *columns, strict=True):
-            with mx.stream(lane):
-                results.append(function(*row))
-        return results
-
 
 def factors(model: Transformer) -> set[str]:
     """The weights W of products x W^T within the stacks."""
@@ -265,14 +246,6 @@ def factors(model: Transformer) -> set[str]:
 
 def _total(first: mx.array, *others: mx.array) -> mx.array:
     return sum(others, first)
-
-
-def square_sum(vector: mx.array) -> mx.array:
-    """On a CPU as a product: MLX's sum there adds number by number, which takes four times as long
-    and, of the squares of 24 million numbers, loses a twentieth."""
-    if mx.default_device() == mx.cpu:
-        return vector @ vector
-    return mx.square(vector).sum()
 
 
 def output_loss(config: ModelConfig) -> OutputLoss:

@@ -7,14 +7,15 @@ from typing import Literal
 
 import mlx.core as mx
 
-from mlx_transformer.cpu.lanes import most_lanes, side_by_side
+from mlx_transformer import device
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.data.batches import Batch, Batches, Position, prefetch
 from mlx_transformer.errors import RunError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress
 from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window, number
-from mlx_transformer.training.step import Arrays, Packed, State, TrainStep
+from mlx_transformer.training.step import Arrays, State, TrainStep
 
 Outcome = Literal["finished", "stopped early", "interrupted"]
 
@@ -34,7 +35,8 @@ class Trainer:
 
     def __init__(
         self,
-        model: Transformer,
+        model: ModelConfig,
+        state: State,
         batches: Batches,
         training: TrainingConfig,
         validation: ValidationConfig,
@@ -48,24 +50,25 @@ class Trainer:
         self._validation = validation
         self._hooks = hooks
         self._group = group
+        self._step = TrainStep(model, training, group, device.lane_count())
+        self._state = self._step.pack(state)
         self._checkpoints = Checkpoints(run / "checkpoints")
         self._log = MetricsLog(run / "metrics.jsonl")
         self._window = Window(training.max_steps)
 
-    def train(self, state: State, progress: Progress) -> Outcome:
-        """Go on from `progress` to the last step, or until told to stop; uses up `state`."""
+    def train(self, progress: Progress) -> Outcome:
+        """Go on from `progress` to the last step, or until told to stop."""
         start = Position(progress.epoch, progress.batch)
         stream = prefetch(self._batches.stream(start))
-        with side_by_side(most_lanes()) as lanes:
-            self._step = TrainStep(self._model, self._training, self._group, lanes)
-            return self._loop(self._step.pack(state), progress, stream)
+        with device.side_by_side(device.lane_count()):
+            return self._loop(progress, stream)
 
-    def _loop(self, state: Packed, progress: Progress, stream: Iterator[Batch]) -> Outcome:
+    def _loop(self, progress: Progress, stream: Iterator[Batch]) -> Outcome:
         config = self._training
         while progress.step < config.max_steps:
             batches = [next(stream) for _ in range(config.accumulate)]
-            state, metrics = self._step(state, [_arrays(batch) for batch in batches])
-            mx.async_eval(state, metrics)
+            self._state, metrics = self._step(self._state, [_arrays(batch) for batch in batches])
+            mx.async_eval(self._state, metrics)
             self._window.add(batches, metrics)
             where = batches[-1].position
             step = progress.step + 1
@@ -75,28 +78,28 @@ class Trainer:
             last = step == config.max_steps
             logs = last or step % config.log_every == 0
             if logs:
-                self._report(state, step)
+                self._report(step)
             if last or step % self._validation.every == 0:
-                progress = self._validate(state, progress)
+                progress = self._validate(progress)
             early = progress.validations_since >= (self._validation.patience or float("inf"))
             # Ranks agree where they meet anyway; one alone can stop at any step.
             interrupted = (logs or self._group.size() == 1) and self._interrupted()
             if last or early or interrupted or step % config.save_every == 0:
-                self._save(state, progress)
+                self._save(progress)
             if early or interrupted:
                 return "stopped early" if early else "interrupted"
         return "finished"
 
-    def _report(self, state: Packed, step: int) -> None:
+    def _report(self, step: int) -> None:
         report = self._window.report(step, self._group.size())
         self._window = Window(self._training.max_steps)
-        self._check(state)
+        self._check()
         if self._first:
             self._log.append(report)
             self._hooks.reporter.trained(report)
 
-    def _check(self, state: Packed) -> None:
-        bad = int(number(state["bad_step"]))
+    def _check(self) -> None:
+        bad = int(number(self._state["bad_step"]))
         if bad:
             raise RunError(
                 f"the loss or its gradient was not finite at step {bad}, and nothing was saved "
@@ -104,28 +107,28 @@ class Trainer:
                 "longer training.warmup or training.clip_norm"
             )
 
-    def _validate(self, state: Packed, progress: Progress) -> Progress:
+    def _validate(self, progress: Progress) -> Progress:
         """Look at the validation set; keep the model if it is the best so far."""
         if self._hooks.validate is None:
             return progress
-        self._check(state)
+        self._check()
         with self._window.paused():
             if self._first:
-                with self._step.loaded(state) as model:
-                    report = self._hooks.validate(model, progress.step)
-                    progress = _judged(progress, report)
-                    if progress.best_step == progress.step:
-                        self._hooks.save_best(model)
+                model = self._step.model_of(self._state)
+                report = self._hooks.validate(model, progress.step)
+                progress = _judged(progress, report)
+                if progress.best_step == progress.step:
+                    self._hooks.save_best(model)
                 self._log.append(report)
                 self._hooks.reporter.validated(report)
             since = self._sum(progress.validations_since if self._first else 0)
         return replace(progress, validations_since=since)
 
-    def _save(self, state: Packed, progress: Progress) -> None:
-        self._check(state)
+    def _save(self, progress: Progress) -> None:
+        self._check()
         if self._first:
             with self._window.paused():
-                self._checkpoints.save(self._step.unpack(state), progress, self._model.config)
+                self._checkpoints.save(self._step.unpack(self._state), progress, self._model)
                 self._checkpoints.prune(self._training.save_every, self._training.keep_last)
 
     def _interrupted(self) -> bool:

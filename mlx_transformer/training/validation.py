@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import mlx.core as mx
 import numpy as np
 
-from mlx_transformer.cpu.lanes import side_by_side
+from mlx_transformer import device
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.model import Transformer
@@ -45,7 +45,7 @@ class Validator:
         weight = output_weight(model.config, model.parameters())
         bias = model.get("output_bias")
         sums = np.zeros(3)
-        with side_by_side(1):  # training has left one lane its share of the cores
+        with device.side_by_side(1):  # training has left one lane its share of the cores
             for plan in self._batches.epoch(0):
                 batch = self._batches.read(plan)
                 hidden = model.hidden(mx.array(batch.source), mx.array(batch.target_in))

@@ -6,7 +6,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_transformer.cpu import kernels
+from mlx_transformer import device
 
 TOLERANCE = {mx.float32: 1e-5, mx.float16: 1e-2, mx.bfloat16: 5e-2}
 DTYPES = sorted(TOLERANCE, key=str)
@@ -43,7 +43,7 @@ def test_attention(sentences: int, kind: str, dtype: mx.Dtype) -> None:
     def mlx(q: mx.array, k: mx.array, v: mx.array) -> mx.array:
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=mask)
 
-    assert_same(lambda *qkv: kernels.attention(*qkv, mask, scale=0.3), mlx, q, k, v)
+    assert_same(lambda *qkv: device.attention(*qkv, mask, scale=0.3), mlx, q, k, v)
 
 
 @pytest.mark.parametrize("bias_shape", [(1, 2, 9, 12), (5, 2, 9, 12), (1, 2, 1, 12)])
@@ -58,7 +58,7 @@ def test_attention_with_a_bias_on_the_scores(sentences: int, bias_shape: tuple[i
         q, k, v, bias = inputs
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=0.3, mask=bias)
 
-    assert_same(lambda *inputs: kernels.attention(*inputs, scale=0.3), mlx, q, k, v, bias)
+    assert_same(lambda *inputs: device.attention(*inputs, scale=0.3), mlx, q, k, v, bias)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -68,7 +68,7 @@ def test_layer_norm(shape: tuple[int, ...], dtype: mx.Dtype) -> None:
     x = (3 * mx.random.normal(shape) + 1).astype(dtype)
     weight, bias = (mx.random.normal((24,)).astype(dtype) for _ in range(2))
     assert_same(
-        lambda *inputs: kernels.layer_norm(*inputs, 1e-5),
+        lambda *inputs: device.layer_norm(*inputs, 1e-5),
         lambda *inputs: mx.fast.layer_norm(*inputs, 1e-5),
         x,
         weight,
@@ -79,10 +79,10 @@ def test_layer_norm(shape: tuple[int, ...], dtype: mx.Dtype) -> None:
 def test_heads_are_laid_out_one_after_the_other() -> None:
     for T in (1, 3):
         x = mx.arange(2 * T * 4 * 5).reshape(2, T, 4, 5)
-        assert np.array_equal(kernels.by_head(x), np.array(x).swapaxes(1, 2))
+        assert np.array_equal(device.by_head(x), np.array(x).swapaxes(1, 2))
 
 
 def test_exponential() -> None:
     x = np.concatenate([np.linspace(-100, 0, 1001), [-1e30]]).astype(np.float32)
-    found = np.array(kernels.exp_below(mx.array(x + 7), mx.array(7.0)))
+    found = np.array(device.exp_below(mx.array(x + 7), mx.array(7.0)))
     np.testing.assert_allclose(found, np.exp(x.astype(np.float64)), atol=1e-5)

@@ -3,8 +3,8 @@
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer import device
 from mlx_transformer.config import preset
-from mlx_transformer.cpu.lanes import side_by_side
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipe import TrainingConfig
 from mlx_transformer.training.step import TrainStep, initial_state
@@ -12,11 +12,11 @@ from mlx_transformer.training.step import TrainStep, initial_state
 CONFIG = preset("tiny", vocab_size=50, dropout=0.0)
 
 
-def train(lanes, rows: int):
+def train(lanes: int, rows: int):
     mx.random.seed(0)
     model = Transformer(CONFIG)
     training = TrainingConfig(warmup=10)
-    step = TrainStep(model, training, lanes=lanes)
+    step = TrainStep(model.config, training, lanes=lanes)
     state = step.pack(initial_state(model, training))
     ids = np.random.default_rng(1).integers(3, 50, (3, rows, 6))
     for _ in range(3):
@@ -27,9 +27,9 @@ def train(lanes, rows: int):
 
 def test_an_update_spread_over_lanes_is_the_update_of_one():
     for rows in (1, 2, 5):
-        expected, reported = train((), rows)
-        with side_by_side(3) as lanes:
-            actual, also_reported = train(lanes, rows)
+        expected, reported = train(1, rows)
+        with device.side_by_side(3):
+            actual, also_reported = train(3, rows)
         for one, other in zip(reported, also_reported, strict=True):
             assert np.allclose(one.item(), other.item(), rtol=1e-4)
         assert expected["v"].keys() == actual["v"].keys()

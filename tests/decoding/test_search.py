@@ -189,18 +189,6 @@ def test_windows_and_lanes_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> No
     assert [h.ids for h, *_ in results] == [h.ids for h, *_ in search(model, sources, options)]
 
 
-@pytest.mark.parametrize("beam", [1, 4])
-def test_rounding_lengths_as_for_a_compiled_step_changes_nothing(beam: int) -> None:
-    model = random_model(3, eos_bias=1.0, vocab_size=30)
-    r = np.random.default_rng(3)
-    sentences = [(random_source(r, model, int(r.integers(0, 20))), ()) for _ in range(9)]
-    exact, rounded = (Search(model, SearchOptions(beam=beam)) for _ in range(2))
-    rounded.step.compiled = True
-    for a, b in zip(exact.each(sentences), rounded.each(sentences), strict=True):
-        assert [h.ids for h in a] == [h.ids for h in b]
-        np.testing.assert_allclose([h.score for h in a], [h.score for h in b], atol=1e-4)
-
-
 @settings(max_examples=20)
 @given(seeds, st.booleans())
 def test_cached_equals_uncached(seed: int, sample: bool) -> None:

@@ -70,7 +70,7 @@ def test_200_steps_on_multi30k_fall_as_in_pytorch(multi30k, tmp_path):
 
 
 def our_losses(model, batches, training):
-    step = TrainStep(model, training)
+    step = TrainStep(model.config, training)
     state = step.pack(initial_state(model, training))
     losses = []
     for batch in batches:

@@ -34,7 +34,7 @@ batches = Batches(corpus, config, 300, rank=group.rank(), size=group.size()).str
 training = TrainingConfig(warmup=100)
 mx.random.seed(0)
 model = Transformer(config)
-step = TrainStep(model, training, group)
+step = TrainStep(model.config, training, group)
 state = step.pack(initial_state(model, training))
 losses = []
 for _ in range(20):

@@ -1,0 +1,179 @@
+"""The only door to what differs between a GPU and a CPU.
+
+The rest of the package reads as on a GPU. What a CPU does instead of MLX's own operations is in
+`cpu/`. Everything is decided in each call, because the default device can change.
+
+Lanes are pieces of work side by side, one for each core of a CPU. A GPU is one lane.
+"""
+
+import sys
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+import mlx.core as mx
+
+from mlx_transformer.cpu import blas, kernels, lanes
+
+# Metal's fused attention of so few queries has no backward pass: under gradients "causal" throws.
+# With an array MLX takes its unfused way there.
+SHORT_QUERIES = 8
+
+# True where a query may look, or numbers to add to the scores, or "causal"; None: everywhere.
+Mask = mx.array | str | None
+Result = TypeVar("Result")
+
+
+def is_gpu() -> bool:
+    return mx.default_device() == mx.gpu
+
+
+def facts() -> dict[str, str]:
+    """What to write beside a measurement."""
+    found = {"device": mx.default_device().type.name}
+    version = blas.version()
+    return found if version is None else found | {"OpenBLAS": version}
+
+
+# Attention
+
+
+def attention(q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
+    """softmax(scale * q k^T) v: (B,h,T,d_k), (B,h,S,d_k), (B,h,S,d_v) -> (B,h,T,d_v)"""
+    T, S = q.shape[2], k.shape[2]
+    if not is_gpu():
+        return kernels.attention(q, k, v, _mask_array(mask, T, S), scale)
+    if T <= SHORT_QUERIES:
+        mask = _mask_array(mask, T, S)
+    return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
+
+
+def masked(scores: mx.array, mask: Mask) -> mx.array:
+    """(..., T,S): masked scores are set to the smallest number of the dtype."""
+    return kernels.masked(scores, _mask_array(mask, *scores.shape[-2:]))
+
+
+def _mask_array(mask: Mask, T: int, S: int) -> mx.array | None:
+    """The last of T queries may look at all S keys."""
+    return mx.tri(T, S, k=S - T, dtype=mx.bool_) if isinstance(mask, str) else mask
+
+
+def by_head(x: mx.array) -> mx.array:
+    """(B,T,h,d) -> (B,h,T,d). On a CPU each head in one piece, as products there want it."""
+    B, T, h, d = x.shape
+    if T == 1:  # nothing to move, and MLX sees that there is not
+        return x.reshape(B, h, 1, d)
+    return x.swapaxes(1, 2) if is_gpu() else mx.contiguous(x.swapaxes(1, 2))
+
+
+# Other operations
+
+
+def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.array:
+    """x W^T + b: (..., d_in), (d_out,d_in), (d_out,) -> (..., d_out)"""
+    if bias is None:
+        return x @ weight.T
+    # MLX's `addmm` on a CPU first fills the result with b, number by number, which takes up to
+    # half as long as the product.
+    return mx.addmm(bias, x, weight.T) if is_gpu() else x @ weight.T + bias
+
+
+def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
+    """(..., d) -> (..., d)"""
+    norm = mx.fast.layer_norm if is_gpu() else kernels.layer_norm
+    return norm(x, weight, bias, eps)
+
+
+def exp_below(x: mx.array, greatest: mx.array) -> mx.array:
+    """e^(x - greatest), to a few millionths of e^0; no x is above its `greatest`."""
+    return mx.exp(x - greatest) if is_gpu() else kernels.exp_below(x, greatest)
+
+
+def logsumexp(x: mx.array) -> mx.array:
+    """log of the sum of e^x: (..., V) -> (...)"""
+    if is_gpu():
+        return mx.logsumexp(x, axis=-1)
+    greatest = mx.max(x, axis=-1, keepdims=True)
+    return mx.log(mx.sum(exp_below(x, greatest), axis=-1)) + greatest[..., 0]
+
+
+def square_sum(vector: mx.array) -> mx.array:
+    """(n,) -> ()"""
+    # MLX's sum on a CPU adds number by number: it takes four times as long as a product and, of
+    # the squares of 24 million numbers, loses a twentieth.
+    return mx.square(vector).sum() if is_gpu() else vector @ vector
+
+
+# Choices
+
+
+def prefers_float32() -> bool:
+    """Whether half-precision and quantised products are too slow to use, as MLX's on a CPU."""
+    return not is_gpu()
+
+
+def compiles_search() -> bool:
+    """Whether to compile the step of a search: on a CPU the compiler would run for half a minute
+    before the first step, and none would be faster for it."""
+    return is_gpu()
+
+
+def builds_kernels() -> bool:
+    """Whether what is compiled is built by a C++ compiler first."""
+    return not is_gpu() and sys.platform == "linux"
+
+
+def search_matrix(weight: mx.array) -> mx.array:
+    """The matrix W of products x W^T as a search wants it to lie. On a CPU column by column:
+    products of a few rows are up to 1.6 times as fast, and few_rows.cpp takes no others."""
+    return weight if is_gpu() else mx.contiguous(weight.T).T
+
+
+# Lanes
+
+
+def lane_count() -> int:
+    return 1 if is_gpu() else lanes.most()
+
+
+def search_lanes(rows: int) -> int:
+    """How many lanes are worth it for so many hypotheses."""
+    return max(1, min(lane_count(), rows // lanes.LANE_ROWS))
+
+
+def side_by_side(count: int) -> AbstractContextManager[None]:
+    """Share the cores among so many lanes for as long as this lasts."""
+    return lanes.side_by_side(count)
+
+
+def in_lane(lane: int, function: Callable[..., Result], *args: object) -> Result:
+    """function(*args), its operations in this lane; the first is where they would be anyway."""
+    if lane == 0:
+        return function(*args)
+    with mx.stream(lanes.stream(lane)):
+        return function(*args)
+
+
+def by_rows(function: Callable[..., Result], count: int, *batch: mx.array) -> list[Result]:
+    """The function of each of `count` shares of the rows of all arrays, each in its lane."""
+
+    def shares(array: mx.array) -> list[mx.array]:
+        return list(mx.split(array, [array.shape[0] * i // count for i in range(1, count)]))
+
+    return by_parts(function, *map(shares, batch))
+
+
+def by_parts(function: Callable[..., Result], *columns: Sequence[object]) -> list[Result]:
+    """The function of the first of each column, of the second, ... each in its lane."""
+    rows = enumerate(zip(*columns, strict=True))
+    return [in_lane(lane, function, *row) for lane, row in rows]
+
+
+def launch_early(x: mx.array, rows: int) -> None:
+    """On a CPU, let `x` be computed while the host still describes what comes after it.
+
+    MLX queues too few operations to bridge that time, which counts where a step has few rows. With
+    more there are other lanes: they would wait while the host waits for room in this one's queue.
+    """
+    if rows < lanes.LANE_ROWS and not is_gpu():
+        mx.async_eval(x)
