@@ -14,6 +14,8 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from mlx_transformer.errors import InputError, naming
+from mlx_transformer.printable import shown
+from mlx_transformer.untrusted import read_json
 
 # Of config.json and of checkpoints; a file that names none is of version 1. Raise it when files
 # mean something else than before, and go on reading the old ones.
@@ -24,6 +26,20 @@ NormKind = Literal["layer", "rms"]
 Positions = Literal["sinusoidal", "learned", "relative"]
 PositionLayout = Literal["interleaved", "halves"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+
+# No model is larger. MLX counts in 32 bits, and its own complaints mean nothing to a user.
+MOST = 1 << 24
+MOST_OF = {
+    "encoder_layers": 1 << 10,
+    "decoder_layers": 1 << 10,
+    "d_model": 1 << 20,
+    "d_ff": 1 << 20,
+    "h": 1 << 10,
+    "d_k": 1 << 16,
+    "d_v": 1 << 16,
+    "position_offset": 1 << 10,
+}
+LARGEST_FLOAT = 10**300  # greater whole numbers do not become floating-point ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +111,7 @@ class ModelConfig:
         _check_types(self)
         for name in ("vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "h"):
             _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {{}}", self, name)
+        self._check_limits()
         _require(self.d_model % 2 == 0, "d_model must be even, not {}", self, "d_model")
         for name, head in (("d_k", self.d_k), ("d_v", self.d_v)):
             if head is None:
@@ -112,7 +129,7 @@ class ModelConfig:
             _require(
                 0 <= getattr(self, name) < 1, f"{name} must be in [0, 1), not {{}}", self, name
             )
-        _require(self.norm_eps > 0, "norm_eps must be positive, not {}", self, "norm_eps")
+        _require(0 < self.norm_eps < 1, "norm_eps must be in (0, 1), not {}", self, "norm_eps")
         _require(self.max_length >= 1, "max_length must be at least 1, not {}", self, "max_length")
         _require(
             self.position_offset >= 0,
@@ -148,6 +165,12 @@ class ModelConfig:
             self,
             "relative_distance",
         )
+
+    def _check_limits(self) -> None:
+        for name, value in self.to_dict().items():
+            most = MOST_OF.get(name, MOST)
+            within = not isinstance(value, int) or value <= most
+            _require(within, f"{name} must be at most {most:,}, not {{}}", self, name)
 
     def _check_vocabularies(self) -> None:
         _require(
@@ -193,7 +216,7 @@ class ModelConfig:
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
-                raise InputError(f"unknown model setting {key!r}{nearest(key, known)}")
+                raise InputError(f"unknown model setting {shown(key)}{nearest(key, known)}")
         return cls(**values)
 
     def save(self, path: Path) -> None:
@@ -202,12 +225,7 @@ class ModelConfig:
 
     @classmethod
     def load(cls, path: Path) -> "ModelConfig":
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{path} is not valid JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise InputError(f"{path} must hold one JSON object, not a {type(values).__name__}")
+        values = read_json(path)
         with naming(path):
             check_format(values.pop("format_version", 1))
             return cls.from_dict(values)
@@ -232,25 +250,25 @@ def nearest(word: str, known: list[str]) -> str:
 
 def _require(condition: bool, message: str, config: ModelConfig, name: str) -> None:
     if not condition:
-        raise InputError(message.format(getattr(config, name)))
+        raise InputError(message.format(shown(getattr(config, name))))
 
 
 def _check_types(config: ModelConfig) -> None:
     for name, hint in get_type_hints(ModelConfig).items():
         value = getattr(config, name)
-        if hint is float and type(value) is int:
+        if hint is float and type(value) is int and abs(value) < LARGEST_FLOAT:
             object.__setattr__(config, name, float(value))
         elif get_origin(hint) is Literal:
             choices = get_args(hint)
             if value not in choices:
                 listed = ", ".join(map(repr, choices))
-                raise InputError(f"{name} must be one of {listed}, not {value!r}")
+                raise InputError(f"{name} must be one of {listed}, not {shown(value)}")
         else:
             # type() rather than isinstance(): True is not a number of layers.
             allowed = get_args(hint) or (hint,)
             if type(value) not in allowed:
                 words = " or ".join("null" if t is NoneType else t.__name__ for t in allowed)
-                raise InputError(f"{name} must be of type {words}, not {value!r}")
+                raise InputError(f"{name} must be of type {words}, not {shown(value)}")
 
 
 _BASE = ModelConfig()

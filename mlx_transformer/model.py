@@ -322,19 +322,29 @@ class Embedding(nn.Module):
         super().__init__()
         self._scale = math.sqrt(config.d_model) if config.scale_embedding else 1.0
         self._offset = config.position_offset
+        self._formula = partial(sinusoids, config) if config.positions == "sinusoidal" else None
         self._dropout = config.dropout
         if config.positions == "learned":
             self.positions = mx.random.normal(
                 (config.max_length + config.position_offset, config.d_model),
                 scale=config.d_model**-0.5,
             )
-        elif config.positions == "sinusoidal":
-            self._sinusoids = mx.array(sinusoids(config))
         if config.embedding_norm:
             self.norm = norm(config)
 
+    def reserve(self, length: int) -> None:
+        """Have the positions below `length`: a formula's table is only as long as it is used."""
+        held = len(self["_sinusoids"]) - self._offset if "_sinusoids" in self else 0
+        if self._formula is not None and held < length:
+            self._sinusoids = mx.array(self._formula(max(256, 2 * held, length)))
+
     def __call__(self, words: mx.array, position: int | mx.array = 0, key: Key = None) -> mx.array:
-        """words (B,T,d_model), the first at `position` -> (B,T,d_model)"""
+        """words (B,T,d_model), the first at `position` -> (B,T,d_model)
+
+        For a position that only the device knows, the caller has reserved enough.
+        """
+        if isinstance(position, int):
+            self.reserve(position + words.shape[1])
         x = words * self._scale
         table = self.get("positions", self.get("_sinusoids"))
         if table is not None:
@@ -343,10 +353,10 @@ class Embedding(nn.Module):
         return dropout(self.norm(x) if "norm" in self else x, self._dropout, key)
 
 
-def sinusoids(config: ModelConfig) -> np.ndarray:
-    """sin and cos of position / 10000^(2i / d_model) -> (positions, d_model), float32"""
+def sinusoids(config: ModelConfig, length: int) -> np.ndarray:
+    """sin and cos of position / 10000^(2i / d_model) -> (offset + length, d_model), float32"""
     half = config.d_model // 2
-    positions = np.arange(config.max_length + config.position_offset)
+    positions = np.arange(config.position_offset + length)
     exponents = np.arange(half) / max(half - config.position_divisor_minus_one, 1)
     angles = positions[:, None] / 10_000.0**exponents
     if config.position_layout == "halves":

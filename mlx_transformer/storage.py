@@ -11,13 +11,17 @@ from typing import TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
+import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.model import Linear, Transformer
+from mlx_transformer.printable import shown
+from mlx_transformer.untrusted import FLOATS, Stored, read_header
 
+CONFIG, WEIGHTS = "config.json", "model.safetensors"
 QUANTIZATION_GROUP = 64
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -88,7 +92,7 @@ def save_arrays(path: Path, arrays: Mapping[str, mx.array]) -> None:
 
 
 def is_model_directory(directory: Path) -> bool:
-    return (directory / "config.json").is_file() and (directory / "model.safetensors").is_file()
+    return all((directory / name).is_file() for name in (CONFIG, WEIGHTS))
 
 
 def named_parameters(model: nn.Module) -> dict[str, mx.array]:
@@ -103,28 +107,82 @@ def count_parameters(config: ModelConfig) -> int:
 
 def save_model(model: Transformer, directory: Path) -> None:
     """Write config.json and model.safetensors, as the MLX world expects them."""
-    model.config.save(directory / "config.json")
-    save_arrays(directory / "model.safetensors", named_parameters(model))
+    model.config.save(directory / CONFIG)
+    save_arrays(directory / WEIGHTS, named_parameters(model))
 
 
 def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
-    """Read a model directory; `dtype` casts the floating-point weights, None keeps them."""
-    for name in ("config.json", "model.safetensors"):
+    """Read a model directory; `dtype` casts the floating-point weights, None keeps them.
+
+    The directory may be a stranger's: what its files say is compared before anything is built.
+    """
+    for name in (CONFIG, WEIGHTS):
         if not (directory / name).is_file():
             raise InputError(
                 f"{directory} is not a model directory: it has no {name} "
                 "(train one, or make one with mlx-transformer convert)"
             )
-    model = Transformer(ModelConfig.load(directory / "config.json"))
-    if model.config.quantization is not None:
-        quantize(model, model.config.quantization)
+    config = ModelConfig.load(directory / CONFIG)
     try:
-        model.load_weights(str(directory / "model.safetensors"), strict=True)
+        model = _fitting_model(config, read_header(directory / WEIGHTS))
+        model.load_weights(str(directory / WEIGHTS), strict=True)
+        _check_finite(model)
     except (ValueError, RuntimeError) as error:
-        raise InputError(f"{directory / 'model.safetensors'} does not fit: {error}") from error
+        raise InputError(f"{directory / WEIGHTS} does not fit: {error}") from error
     if dtype is not None:
         model.set_dtype(dtype)
     return model
+
+
+def _fitting_model(config: ModelConfig, stored: Mapping[str, Stored]) -> Transformer:
+    """The model of a config whose parameters are just those of a file, by name, shape and type.
+
+    Its random values are never computed: MLX arrays are lazy, and it costs what its layers cost.
+    """
+    layers = config.encoder_layers + config.decoder_layers
+    if layers > len(stored):
+        raise InputError(
+            f"config.json promises {layers:,} layers, the file has {len(stored):,} tensors"
+        )
+    model = Transformer(config)
+    if config.quantization is not None:
+        quantize(model, config.quantization)
+    parameters = named_parameters(model)
+    problems = [f"{name} is missing" for name in parameters if name not in stored]
+    problems += [
+        f"there is no place for {shown(name)}" for name in stored if name not in parameters
+    ]
+    problems += [
+        problem
+        for name, array in parameters.items()
+        if name in stored and (problem := _misfit(name, array, stored[name]))
+    ]
+    if problems:
+        more = f"; and {len(problems) - 3:,} more" if len(problems) > 3 else ""
+        raise InputError("; ".join(problems[:3]) + more)
+    return model
+
+
+def _misfit(name: str, array: mx.array, stored: Stored) -> str:
+    if array.shape != stored.shape:
+        return f"{name} should be {array.shape} by config.json, and is {shown(str(stored.shape))}"
+    wanted = FLOATS if mx.issubdtype(array.dtype, mx.floating) else ("uint32",)
+    if stored.dtype not in wanted:
+        return f"{name} should be {' or '.join(wanted)}, and is {stored.dtype}"
+    return ""
+
+
+def _check_finite(model: Transformer) -> None:
+    weights = {
+        name: array
+        for name, array in named_parameters(model).items()
+        if mx.issubdtype(array.dtype, mx.floating)
+    }
+    sums = mx.stack([array.sum().astype(mx.float32) for array in weights.values()])
+    # One that is not finite makes its sum so. Many large ones may, too: they are looked at closely.
+    for (name, array), total in zip(weights.items(), np.array(sums), strict=True):
+        if not np.isfinite(total) and not mx.isfinite(array).all().item():
+            raise InputError(f"the weights of {name} are not finite")
 
 
 def load_to_compute(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:

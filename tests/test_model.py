@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
-from mlx_transformer.model import Residual, SelfAttention, Transformer, dropout, norm
+from mlx_transformer.model import Residual, SelfAttention, Transformer, dropout, norm, sinusoids
 from mlx_transformer.storage import dequantize, load_model, named_parameters, quantize, save_model
 
 CONFIG = ModelConfig(
@@ -251,8 +251,7 @@ def test_a_model_without_start_token_begins_from_a_zero_vector():
 
 def test_the_first_position_and_the_offset():
     config = replace(CONFIG, position_offset=2)
-    table = np.array(make(config).source_embedding._sinusoids)
-    plain = np.array(make(CONFIG).source_embedding._sinusoids)
+    table, plain = sinusoids(config, 64), sinusoids(CONFIG, 64)
     assert table.shape == (66, 32)
     assert np.array_equal(table[:64], plain)
     assert np.allclose(plain[0], [0, 1] * 16)

@@ -4,6 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export_marian import export_marian, has_sentencepiece
 from mlx_transformer.convert.export_torch import export_torch
 from mlx_transformer.errors import InputError
@@ -35,14 +36,14 @@ def run(args: argparse.Namespace) -> None:
         if args.format == "torch":
             export_torch(model, aside)
         else:
-            export_marian(model, _sentencepiece_tokenizer(args.model), aside)
+            export_marian(model, _sentencepiece_tokenizer(args.model, model.config), aside)
     print(args.out)
 
 
-def _sentencepiece_tokenizer(directory: Path) -> Tokenizer | None:
+def _sentencepiece_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer | None:
     """The tokenizer that goes along; without one the weights are worth having all the same."""
     try:
-        tokenizer = load_tokenizer(directory)
+        tokenizer = load_tokenizer(directory, config)
     except InputError as error:
         print(f"mlx-transformer: {error}; exporting the weights alone", file=sys.stderr)
         return None

@@ -95,7 +95,11 @@ def positions(name: str) -> dict[str, np.ndarray]:
     config = model.config if model else preset(name)
     rows = slice(config.position_offset, config.position_offset + POSITIONS)
     if config.positions == "sinusoidal":
-        return {f"Sinusoidal positions of {name}": sinusoids(config)[rows]}
+        return {
+            f"Sinusoidal positions of {name}": sinusoids(config, min(POSITIONS, config.max_length))[
+                rows
+            ]
+        }
     if model is None:
         raise InputError(f"the positions of {name} are learned: give a trained model's directory")
     return {

@@ -1,6 +1,5 @@
 """One way into every kind of checkpoint: its tensors by name, and whatever else it says."""
 
-import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,9 +8,11 @@ from typing import Any
 from mlx_transformer.convert.npz_file import read_npz
 from mlx_transformer.convert.pickle_machine import Record
 from mlx_transformer.convert.safetensors_file import read_safetensors
-from mlx_transformer.convert.tensors import LazyTensor, shown
+from mlx_transformer.convert.tensors import LazyTensor
 from mlx_transformer.convert.torch_file import read_torch
 from mlx_transformer.errors import InputError, naming
+from mlx_transformer.printable import shown
+from mlx_transformer.untrusted import read_json
 
 # Where in a directory the weights are; the first that exists is taken.
 WEIGHT_FILES = (
@@ -27,7 +28,6 @@ WEIGHT_FILES = (
 STATE_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "module", "weights")
 # State dicts of modules that OpenNMT-py keeps beside the model, under their own names.
 EXTRA_STATE_KEYS = ("generator",)
-MAX_JSON_BYTES = 64 << 20
 
 
 class Fields(Mapping[str, object]):
@@ -162,15 +162,3 @@ def _tensors(value: object) -> dict[str, LazyTensor]:
     if not isinstance(value, dict):
         return {}
     return {str(key): item for key, item in value.items() if isinstance(item, LazyTensor)}
-
-
-def read_json(path: Path) -> dict[str, object]:
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise InputError(f"{path.name} is larger than {MAX_JSON_BYTES >> 20} MB")
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{path.name} is not valid JSON") from error
-    if not isinstance(value, dict):
-        raise InputError(f"{path.name} does not hold a JSON object")
-    return value

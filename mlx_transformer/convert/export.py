@@ -7,6 +7,7 @@ import mlx.core as mx
 import mlx.nn as nn
 
 from mlx_transformer.config import ModelConfig
+from mlx_transformer.convert.positions import MAX_FORMULA_LENGTH
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer, sinusoids
 from mlx_transformer.storage import named_parameters
@@ -38,8 +39,13 @@ def position_tables(
     """The tables (max_length,d_model) of encoder and decoder, from the first position on."""
     if config.positions == "learned":
         encoder, decoder = (weights[f"{side}_embedding.positions"] for side in ("source", "target"))
+    elif config.max_length > MAX_FORMULA_LENGTH:
+        raise InputError(
+            f"a table of {config.max_length:,} positions would fill the disk: lower max_length in "
+            f"the model's config.json to {MAX_FORMULA_LENGTH:,} or less"
+        )
     else:
-        encoder = decoder = mx.array(sinusoids(config))
+        encoder = decoder = mx.array(sinusoids(config, config.max_length))
     if config.position_offset == 0:
         return encoder, decoder
     return encoder[config.position_offset :], decoder[config.position_offset :]

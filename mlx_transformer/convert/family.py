@@ -11,8 +11,9 @@ import numpy as np
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.checkpoint import Checkpoint
 from mlx_transformer.convert.mapping import Table
-from mlx_transformer.convert.tensors import LazyTensor, shown
+from mlx_transformer.convert.tensors import LazyTensor
 from mlx_transformer.errors import InputError
+from mlx_transformer.printable import shown
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,7 @@ import numpy as np
 
 from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, cast
 from mlx_transformer.errors import InputError
-
-FLOATS = ("float32", "float16", "bfloat16")
+from mlx_transformer.untrusted import FLOATS
 
 
 @dataclass(frozen=True)

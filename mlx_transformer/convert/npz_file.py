@@ -3,9 +3,10 @@
 import re
 from pathlib import Path
 
-from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage, shown
+from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage
 from mlx_transformer.convert.zip_file import stored_members
 from mlx_transformer.errors import InputError
+from mlx_transformer.printable import shown
 
 # A Python dictionary in the text of the file; this much of Python is all it may use.
 HEADER = re.compile(

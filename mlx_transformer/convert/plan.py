@@ -13,16 +13,14 @@ from typing import Any
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import Rule, choose, equal, expand, shape_of, squeezed
-from mlx_transformer.convert.positions import recognise_sinusoids
-from mlx_transformer.convert.tensors import shown
+from mlx_transformer.convert.positions import MAX_FORMULA_LENGTH, recognise_sinusoids
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
+from mlx_transformer.printable import shown
 from mlx_transformer.storage import named_parameters
 
 # Settings that no tensor shows: the file or the user must say them.
 REQUIRED = ("h", "pad_id", "start_id", "eos_id")
-# A formula gives any number of positions, and files promise some that nobody has memory for.
-MAX_FORMULA_LENGTH = 16_384
 # Parameters that the model leaves out when they repeat another one or follow a formula.
 LEFT_OUT = (
     "target_words.weight",

@@ -7,70 +7,25 @@ holds more than one of them.
 
 import json
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mlx_transformer.convert.tensors import LazyTensor, Storage, itemsize, shown
-from mlx_transformer.errors import InputError
+from mlx_transformer.convert.tensors import LazyTensor, Storage, itemsize
+from mlx_transformer.untrusted import DTYPES, Stored, read_header
 
-DTYPES = {
-    "F64": "float64",
-    "F32": "float32",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "I64": "int64",
-    "I32": "int32",
-    "I16": "int16",
-    "I8": "int8",
-    "U64": "uint64",
-    "U32": "uint32",
-    "U16": "uint16",
-    "U8": "uint8",
-    "BOOL": "bool",
-}
-CODES = {dtype: code for code, dtype in DTYPES.items()}
-MAX_HEADER_BYTES = 16 << 20
+CODES = {dtype: code for code, (dtype, _) in DTYPES.items()}
 
 
 def read_safetensors(path: Path) -> dict[str, LazyTensor]:
-    with path.open("rb") as file:
-        size = os.fstat(file.fileno()).st_size
-        length = int.from_bytes(file.read(8), "little")
-        if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-            raise InputError("the header of the safetensors file is damaged or cut short")
-        header = _parse(file.read(length))
-    header.pop("__metadata__", None)
-    return {name: _tensor(path, name, entry, 8 + length, size) for name, entry in header.items()}
+    return {name: _tensor(path, stored) for name, stored in read_header(path).items()}
 
 
-def _parse(text: bytes) -> dict[str, Any]:
-    try:
-        header = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise InputError("the header of the safetensors file is not valid JSON") from error
-    if not isinstance(header, dict):
-        raise InputError("the header of the safetensors file is not a JSON object")
-    return header
-
-
-def _tensor(path: Path, name: str, entry: object, base: int, size: int) -> LazyTensor:
-    match entry:
-        case {"dtype": str(code), "shape": list(shape), "data_offsets": [int(start), int(end)]} if (
-            code in DTYPES and 0 <= start <= end <= size - base
-        ):
-            tensor = LazyTensor.contiguous(
-                Storage(path, end - start, base + start), DTYPES[code], tuple(shape)
-            )
-            if tensor.size * itemsize(tensor.dtype) == end - start:
-                return tensor
-    raise InputError(
-        f"the tensor {shown(name)} is described wrongly, of an unknown dtype, or cut short"
-    )
+def _tensor(path: Path, stored: Stored) -> LazyTensor:
+    storage = Storage(path, stored.nbytes, stored.start)
+    return LazyTensor.contiguous(storage, stored.dtype, stored.shape)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from mlx_transformer.errors import InputError
+from mlx_transformer.printable import shown
+from mlx_transformer.untrusted import is_shape
 
 # NumPy has no bfloat16: its values travel as the uint16 of the same bits.
 NUMPY_TYPES: dict[str, str] = {
@@ -29,7 +31,6 @@ NUMPY_TYPES: dict[str, str] = {
     "uint8": "u1",
     "bool": "?",
 }
-MAX_DIMENSIONS = 16
 
 
 @dataclass
@@ -106,18 +107,12 @@ class LazyTensor:
 
 def check_numbers(numbers: tuple[int, ...]) -> None:
     """Refuse what cannot be a shape, strides or an offset."""
-    if len(numbers) > MAX_DIMENSIONS or any(type(n) is not int or n < 0 for n in numbers):
+    if not is_shape(numbers):
         raise InputError("a tensor has a shape, stride or offset that makes no sense")
 
 
 def itemsize(dtype: str) -> int:
     return np.dtype(NUMPY_TYPES[dtype]).itemsize
-
-
-def shown(name: object) -> str:
-    """A name from a file, made fit for a message: quoted, without control codes, not too long."""
-    text = repr(name) if isinstance(name, str | int | bytes) else f"a {type(name).__name__}"
-    return text if len(text) <= 80 else f"{text[:76]}...'"
 
 
 def cast(values: np.ndarray, source: str, target: str) -> np.ndarray:

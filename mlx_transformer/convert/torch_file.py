@@ -18,9 +18,10 @@ from mlx_transformer.convert.pickle_machine import (
     checked_key,
     load_pickle,
 )
-from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage, itemsize, shown
+from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage, itemsize
 from mlx_transformer.convert.zip_file import ZIP_MAGIC, stored_members
 from mlx_transformer.errors import InputError
+from mlx_transformer.printable import shown
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 RE_SAVE = "load it where it was made and save only its state_dict()"

@@ -13,9 +13,9 @@ from mlx_transformer.convert.family import Family, Original, Source
 from mlx_transformer.convert.mapping import ZEROS, Table, choose, expand, part, squeezed, under
 from mlx_transformer.convert.originals import as_torch, float_tensors, need_package, on_numpy
 from mlx_transformer.convert.positions import recognise_sinusoids
-from mlx_transformer.convert.tensors import shown
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import sinusoids
+from mlx_transformer.printable import shown
 
 # Built with bias=False, only the attention of our model does without biases, too.
 ENCODER_LAYER: Table = {
@@ -140,7 +140,7 @@ def original(source: Source, config: ModelConfig) -> Original:
     own.setdefault("target_words.weight", own["source_words.weight"])
     own.setdefault("output.weight", own["target_words.weight"])
     if "source_embedding.positions" not in own:
-        table = torch.from_numpy(sinusoids(config))
+        table = torch.from_numpy(sinusoids(config, config.max_length))
         own |= {f"{side}_embedding.positions": table for side in ("source", "target")}
     for ours, theirs in OWN_MODULES.items():
         if ours in own:

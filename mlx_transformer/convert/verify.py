@@ -175,7 +175,7 @@ def _random_sources(config: ModelConfig) -> np.ndarray:
 def _sentences(directory: Path, config: ModelConfig) -> np.ndarray | None:
     """The sentences as ids (n, S), if the model came with a tokenizer."""
     try:
-        tokenizer = load_tokenizer(directory)
+        tokenizer = load_tokenizer(directory, config)
     except InputError:
         return None
     batch = [[*tokenizer.encode_source(text), config.eos_id] for text in SENTENCES]

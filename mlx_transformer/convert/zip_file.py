@@ -11,8 +11,9 @@ import zipfile
 from itertools import pairwise
 from pathlib import Path
 
-from mlx_transformer.convert.tensors import Storage, shown
+from mlx_transformer.convert.tensors import Storage
 from mlx_transformer.errors import InputError
+from mlx_transformer.printable import shown
 
 ZIP_MAGIC = b"PK\x03\x04"
 MAX_DIRECTORY_BYTES = 16 << 20

@@ -67,6 +67,7 @@ class Batch:
         padding = step.compiled or any(len(ids) < source.shape[1] for ids in sources)
         self._memory = Memory(layers, model.source_mask(source) if padding else None)
         room = round_up(min(source.shape[1] + SPARE, max(limits)), COARSE)
+        model.target_embedding.reserve(room)
         self._caches = empty_slots(config, B, K, room, memory.dtype)
         self.hyps = choose.start(config.first_id, B, K, options.nbest, room, apart=options.sample)
         self._flags: mx.array | None = None
@@ -149,6 +150,7 @@ class Batch:
         """Half as many positions more, in the caches and in the words written"""
         more = round_up(self._t // 2, COARSE)
         slots = more * self._step.options.width
+        self._step.model.target_embedding.reserve(self._t + more)
         self._caches = [(grow(k, 2, slots), grow(v, 2, slots)) for k, v in self._caches]
         longer = {
             name: grow(getattr(self.hyps, name), 2, more, NONE)

@@ -57,7 +57,8 @@ def load(directory: str | Path | None = None, dtype: mx.Dtype | None = None) -> 
     `dtype` is what it computes in; None: as stored, but on a CPU plain float32.
     """
     path = default_model() if directory is None else Path(directory)
-    return Translator(load_to_compute(path, dtype), load_tokenizer(path))
+    model = load_to_compute(path, dtype)
+    return Translator(model, load_tokenizer(path, model.config))
 
 
 class Translator:

@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer import transformers_kinds
 from mlx_transformer.tokenizer.fairseq import FairseqSide
@@ -10,23 +11,41 @@ from mlx_transformer.tokenizer.frame import Frame
 from mlx_transformer.tokenizer.pieces import MarianSide, SentencePieceSide
 from mlx_transformer.tokenizer.tags import OneWay, Tags
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
-from mlx_transformer.tokenizer.transformers_files import SETTINGS, read_json
+from mlx_transformer.tokenizer.transformers_files import SETTINGS, read_settings
 from mlx_transformer.tokenizer.transformers_kinds import prefix_tags, read_vocab
 
 
-def load_tokenizer(directory: Path) -> Tokenizer:
-    """Read the tokenizer of a model directory, of whichever kind its files are."""
+def load_tokenizer(directory: Path, config: ModelConfig | None = None) -> Tokenizer:
+    """Read the tokenizer of a model directory, of whichever kind its files are.
+
+    Given the config of the model, a tokenizer with an id that the model has not is refused.
+    """
     for kind in (_load_marian, _load_fairseq, _load_sentencepiece, transformers_kinds.load):
         try:
             tokenizer = kind(directory)
         except RuntimeError as error:  # of SentencePiece
             raise InputError(f"a SentencePiece model in {directory} is damaged: {error}") from error
         if tokenizer is not None:
+            if config is not None:
+                _check_ids(tokenizer, config, directory)
             return tokenizer
     raise InputError(
         f"{directory} has no tokenizer: no tokenizer.model, no source.model and target.model, "
         "no vocab.json with source.spm and target.spm, no dict.txt, no tokenizer.json"
     )
+
+
+def _check_ids(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
+    """MLX would read a row beyond the word matrix without a word, or crash."""
+    for side, ids, rows in (
+        ("source", tokenizer.source_vocab_size, config.vocab_size),
+        ("target", tokenizer.target_vocab_size, config.target_size),
+    ):
+        if ids > rows:
+            raise InputError(
+                f"the {side} tokenizer in {directory} has ids up to {ids - 1:,}, "
+                f"but the model has only {rows:,} words: they do not belong together"
+            )
 
 
 def sentencepiece_tokenizer(source: bytes, target: bytes | None = None) -> Tokenizer:
@@ -73,7 +92,7 @@ def _marian_tags(directory: Path, source: MarianSide, vocab: dict[str, int]) -> 
 def _one_way(directory: Path) -> OneWay:
     """What tokenizer_config.json says of a model's languages, and of what stands around a text:
     {"source_lang": "zh", "target_lang": "en", "frame": {"before": [], "after": [], "start": []}}"""
-    settings = read_json(directory / SETTINGS)
+    settings = read_settings(directory / SETTINGS)
     named = [settings.get(key) for key in ("source_lang", "target_lang")]
     sources, targets = ((name,) if isinstance(name, str) else () for name in named)
     try:

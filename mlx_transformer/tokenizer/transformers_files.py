@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlx_transformer.errors import InputError
+from mlx_transformer.untrusted import read_json
 
 SETTINGS = "tokenizer_config.json"
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model")
@@ -47,7 +47,8 @@ def collect(directory: Path) -> dict[str, bytes]:
 
 def _settings(directory: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     own, model, generation = (
-        read_json(directory / name) for name in (SETTINGS, "config.json", "generation_config.json")
+        read_settings(directory / name)
+        for name in (SETTINGS, "config.json", "generation_config.json")
     )
     settings = {key: own[key] for key in KEPT if own.get(key) is not None}
     kind = own.get("tokenizer_class") or model.get("tokenizer_class")
@@ -81,11 +82,5 @@ def _prefixes(tasks: object) -> dict[str, str]:
     return found
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        values = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON: {error}") from error
-    return values if isinstance(values, dict) else {}
+def read_settings(path: Path) -> dict[str, Any]:
+    return read_json(path) if path.is_file() else {}

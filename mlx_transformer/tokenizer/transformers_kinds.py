@@ -16,6 +16,7 @@ from mlx_transformer.tokenizer.sides import Side, load_sentencepiece
 from mlx_transformer.tokenizer.tags import LanguageBehind, LanguageIds, OneWay, Prefixes, Tags
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
 from mlx_transformer.tokenizer.transformers_files import SENTENCEPIECE, SETTINGS, collect
+from mlx_transformer.untrusted import parse_json
 
 Settings = Mapping[str, Any]
 Vocabulary = Mapping[str, int]
@@ -113,10 +114,10 @@ def _m2m100(settings: Settings, vocab: Vocabulary) -> tuple[Vocabulary, Sequence
 
 def _character_sides(path: Path, content: bytes) -> tuple[Side, Side]:
     """{"graphemes": [...], "phonemes": [...]}: four reserved places (pad, start, end, unknown)."""
-    lists = json.loads(content)
+    lists = parse_json(content, str(path))
     sides = []
     for name in ("graphemes", "phonemes"):
-        characters = lists.get(name) if isinstance(lists, dict) else None
+        characters = lists.get(name)
         if not isinstance(characters, list) or not all(isinstance(c, str) for c in characters):
             raise InputError(f"{path} must hold a list {name!r}")
         vocab = {c: i for i, c in enumerate(characters) if i >= 4}
@@ -133,11 +134,8 @@ def _listed(vocab: Vocabulary) -> Side:
 
 
 def read_vocab(path: Path, content: bytes) -> dict[str, int]:
-    try:
-        vocab = json.loads(content)
-        valid = isinstance(vocab, dict) and all(type(i) is int for i in vocab.values())
-    except ValueError:
-        valid = False
+    vocab = parse_json(content, str(path))
+    valid = all(type(i) is int and i >= 0 for i in vocab.values())
     if not valid or "<unk>" not in vocab:
         raise InputError(f"{path} must be a JSON object from pieces to ids that has <unk>")
     return vocab

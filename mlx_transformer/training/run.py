@@ -137,7 +137,8 @@ class Run:
         overrides = self.recipe.model.overrides
         changed = {key: overrides[key] for key in REGULARISATION if key in overrides}
         model.config = replace(model.config, **changed)
-        write_model(model, load_tokenizer(start), self.path / "start", f"A copy of {start}.\n")
+        tokenizer = load_tokenizer(start, model.config)
+        write_model(model, tokenizer, self.path / "start", f"A copy of {start}.\n")
 
     def _write_recipe(self) -> None:
         replace_text(self.path / "run.toml", self.recipe.to_toml())

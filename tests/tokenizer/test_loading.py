@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sentencepiece import SentencePieceProcessor
 
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.data import numbers, subwords
 from mlx_transformer.errors import InputError
 from mlx_transformer.recipe import TokenizerConfig
@@ -113,6 +114,19 @@ def test_no_ids_are_refused(directory, ids):
     tokenizer.decode(ids)
 
 
+def test_an_id_that_the_model_has_not_is_refused(directory):
+    tokenizer = load_tokenizer(directory)
+    most = max(tokenizer.source_vocab_size, tokenizer.target_vocab_size)
+    load_tokenizer(directory, ModelConfig(vocab_size=most))
+    sizes = {"vocab_size": tokenizer.source_vocab_size, "shared_embeddings": False}
+    with pytest.raises(InputError, match="do not belong together"):
+        load_tokenizer(directory, ModelConfig(vocab_size=tokenizer.source_vocab_size - 1))
+    with pytest.raises(InputError, match=r"the target tokenizer in .* has ids up to"):
+        load_tokenizer(
+            directory, ModelConfig(**sizes, target_vocab_size=tokenizer.target_vocab_size - 1)
+        )
+
+
 def test_our_special_ids(models):
     tokenizer = sentencepiece_tokenizer(models["joint"])
     assert tokenizer.source_tokens([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
@@ -182,10 +196,12 @@ def test_a_damaged_model_is_said(tmp_path, content):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize("content", ["[1]", "{", '{"a": "b", "<unk>": 1}', '{"a": 0}'])
+@pytest.mark.parametrize(
+    "content", ["[1]", "{", '{"a": "b", "<unk>": 1}', '{"a": 0}', '{"<unk>": -1}']
+)
 def test_a_damaged_vocabulary_is_said(tmp_path, models, content):
     for name in ("source.spm", "target.spm"):
         (tmp_path / name).write_bytes(models["joint"])
     (tmp_path / "vocab.json").write_text(content)
-    with pytest.raises(InputError, match=r"vocab\.json must be a JSON object from pieces to ids"):
+    with pytest.raises(InputError, match=r"vocab\.json (must|is not valid JSON)"):
         load_tokenizer(tmp_path)
