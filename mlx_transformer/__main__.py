@@ -45,7 +45,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _unknown(verb: str) -> str:
-    from mlx_transformer.config import nearest  # only here: `--help` has no time for it
+    from mlx_transformer.checks import nearest  # only here: `--help` has no time for it
 
     hint = nearest(verb, list(VERBS)) or "; mlx-transformer --help lists them"
     return f"unknown verb {verb!r}{hint}"

@@ -26,7 +26,7 @@ from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Search
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.storage import count_parameters, load_to_compute
 from mlx_transformer.training.step import Arrays, TrainStep, initial_state
 

@@ -4,15 +4,14 @@ The defaults are the paper's base model. The other values exist because publishe
 them; each is described where it differs from the paper.
 """
 
-import difflib
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from types import NoneType
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_type_hints
 
+from mlx_transformer.checks import at_least, below_one, must_be, nearest, typed
 from mlx_transformer.errors import InputError, naming
 from mlx_transformer.printable import shown
 from mlx_transformer.untrusted import read_json
@@ -39,7 +38,6 @@ MOST_OF = {
     "d_v": 1 << 16,
     "position_offset": 1 << 10,
 }
-LARGEST_FLOAT = 10**300  # greater whole numbers do not become floating-point ones
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,87 +106,63 @@ class ModelConfig:
     quantization: int | None = None
 
     def __post_init__(self) -> None:
-        _check_types(self)
-        for name in ("vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "h"):
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {{}}", self, name)
+        for name, hint in get_type_hints(ModelConfig).items():
+            object.__setattr__(self, name, typed(name, getattr(self, name), hint))
+        at_least(1, self, "vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "h")
         self._check_limits()
-        _require(self.d_model % 2 == 0, "d_model must be even, not {}", self, "d_model")
-        for name, head in (("d_k", self.d_k), ("d_v", self.d_v)):
-            if head is None:
-                _require(
-                    self.d_model % self.h == 0,
-                    f"d_model {self.d_model} is not a multiple of h {{}}: give {name} as well",
-                    self,
-                    "h",
-                )
-                object.__setattr__(self, name, self.d_model // self.h)
-            _require(getattr(self, name) >= 1, f"{name} must be at least 1, not {{}}", self, name)
-        if self.target_vocab_size is None:
-            object.__setattr__(self, "target_vocab_size", self.vocab_size)
-        for name in ("dropout", "label_smoothing"):
-            _require(
-                0 <= getattr(self, name) < 1, f"{name} must be in [0, 1), not {{}}", self, name
-            )
-        _require(0 < self.norm_eps < 1, "norm_eps must be in (0, 1), not {}", self, "norm_eps")
-        _require(self.max_length >= 1, "max_length must be at least 1, not {}", self, "max_length")
-        _require(
-            self.position_offset >= 0,
-            "position_offset must not be negative, not {}",
-            self,
-            "position_offset",
+        must_be("even", lambda d: d % 2 == 0, self, "d_model")
+        self._resolve_defaults()
+        at_least(1, self, "d_k", "d_v", "max_length")
+        at_least(0, self, "position_offset")
+        below_one(self, "dropout", "label_smoothing")
+        must_be("in (0, 1)", lambda eps: 0 < eps < 1, self, "norm_eps")
+        must_be(
+            "a finite number other than 0", lambda x: math.isfinite(x) and x, self, "logit_scale"
         )
-        _require(
-            math.isfinite(self.logit_scale) and self.logit_scale != 0,
-            "logit_scale must be a finite number other than 0, not {}",
-            self,
-            "logit_scale",
-        )
-        _require(
-            self.quantization in (None, 4, 8),
-            "quantization must be 4 or 8 bits, not {}",
-            self,
-            "quantization",
-        )
-        self._check_relative_positions()
-        self._check_vocabularies()
-
-    def _check_relative_positions(self) -> None:
-        _require(
-            self.relative_buckets >= 4 and self.relative_buckets % 2 == 0,
-            "relative_buckets must be even and at least 4, not {}",
-            self,
-            "relative_buckets",
-        )
-        _require(
-            self.relative_distance > self.relative_buckets // 2,
-            "relative_distance must be more than half of relative_buckets, not {}",
+        must_be("4 or 8 bits", lambda bits: bits in (4, 8), self, "quantization")
+        must_be("even and at least 4", lambda n: n % 2 == 0 and n >= 4, self, "relative_buckets")
+        must_be(
+            "more than half of relative_buckets",
+            lambda distance: distance > self.relative_buckets // 2,
             self,
             "relative_distance",
         )
+        self._check_vocabularies()
+
+    def _resolve_defaults(self) -> None:
+        """Give a number to each setting that follows from others where it is None."""
+        for name in ("d_k", "d_v"):
+            if getattr(self, name) is None:
+                if self.d_model % self.h:
+                    raise InputError(
+                        f"d_model {self.d_model} is not a multiple of h {self.h}: "
+                        f"give {name} as well"
+                    )
+                object.__setattr__(self, name, self.d_model // self.h)
+        if self.target_vocab_size is None:
+            object.__setattr__(self, "target_vocab_size", self.vocab_size)
 
     def _check_limits(self) -> None:
         for name, value in self.to_dict().items():
             most = MOST_OF.get(name, MOST)
-            within = not isinstance(value, int) or value <= most
-            _require(within, f"{name} must be at most {most:,}, not {{}}", self, name)
+            if isinstance(value, int) and value > most:
+                raise InputError(f"{name} must be at most {most:,}, not {value}")
 
     def _check_vocabularies(self) -> None:
-        _require(
-            not self.shared_embeddings or self.vocab_size == self.target_vocab_size,
-            f"shared_embeddings needs one vocabulary, but vocab_size is {self.vocab_size} and "
-            "target_vocab_size is {}",
-            self,
-            "target_vocab_size",
-        )
-        smallest = min(self.vocab_size, self.target_size)
-        for name in ("pad_id", "eos_id", "start_id"):
-            value = getattr(self, name)
-            _require(
-                value is None or 0 <= value < smallest,
-                f"{name} must be an id below the vocabulary size {smallest}, not {{}}",
-                self,
-                name,
+        if self.shared_embeddings and self.vocab_size != self.target_vocab_size:
+            raise InputError(
+                f"shared_embeddings needs one vocabulary, but vocab_size is {self.vocab_size} and "
+                f"target_vocab_size is {self.target_vocab_size}"
             )
+        smallest = min(self.vocab_size, self.target_size)
+        must_be(
+            f"an id below the vocabulary size {smallest}",
+            lambda word: 0 <= word < smallest,
+            self,
+            "pad_id",
+            "eos_id",
+            "start_id",
+        )
 
     @property
     def target_size(self) -> int:
@@ -234,41 +208,12 @@ class ModelConfig:
 def check_format(version: object) -> None:
     """Refuse files of a program newer than this one: it cannot know what they mean."""
     if type(version) is not int or version < 1:
-        raise InputError(f"format_version must be a whole number from 1 on, not {version!r}")
+        raise InputError(f"format_version must be a whole number from 1 on, not {shown(version)}")
     if version > FORMAT_VERSION:
         raise InputError(
             f"it has format version {version}, and this mlx-transformer knows only up to "
             f"{FORMAT_VERSION}: install a newer mlx-transformer"
         )
-
-
-def nearest(word: str, known: list[str]) -> str:
-    """`; did you mean 'x'?` where some known word is near, else nothing."""
-    matches = difflib.get_close_matches(word, known, n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else ""
-
-
-def _require(condition: bool, message: str, config: ModelConfig, name: str) -> None:
-    if not condition:
-        raise InputError(message.format(shown(getattr(config, name))))
-
-
-def _check_types(config: ModelConfig) -> None:
-    for name, hint in get_type_hints(ModelConfig).items():
-        value = getattr(config, name)
-        if hint is float and type(value) is int and abs(value) < LARGEST_FLOAT:
-            object.__setattr__(config, name, float(value))
-        elif get_origin(hint) is Literal:
-            choices = get_args(hint)
-            if value not in choices:
-                listed = ", ".join(map(repr, choices))
-                raise InputError(f"{name} must be one of {listed}, not {shown(value)}")
-        else:
-            # type() rather than isinstance(): True is not a number of layers.
-            allowed = get_args(hint) or (hint,)
-            if type(value) not in allowed:
-                words = " or ".join("null" if t is NoneType else t.__name__ for t in allowed)
-                raise InputError(f"{name} must be of type {words}, not {shown(value)}")
 
 
 _BASE = ModelConfig()

@@ -15,7 +15,7 @@ from mlx_transformer.config import preset
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Search, search
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.training.step import TrainStep, initial_state
 from tests.decoding.random_models import random_model, random_source
 from tests.gpu import looks_like_gpu

@@ -11,7 +11,7 @@ from mlx.utils import tree_flatten
 
 from mlx_transformer.config import FORMAT_VERSION, ModelConfig
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import load_recipe
+from mlx_transformer.recipes import load_recipe
 from mlx_transformer.storage import load_model, named_parameters
 from mlx_transformer.tokenizer import load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints

@@ -37,7 +37,7 @@ from mlx_transformer.data.corpus import ParallelCorpus, Sentences
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig, ValidationConfig
+from mlx_transformer.recipes import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Progress
 from mlx_transformer.training.step import initial_state
 from mlx_transformer.training.trainer import Hooks, Trainer

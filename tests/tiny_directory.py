@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_transformer.data import numbers, subwords
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TokenizerConfig
+from mlx_transformer.recipes import TokenizerConfig
 from mlx_transformer.storage import save_model
 from mlx_transformer.tokenizer import sentencepiece_tokenizer
 from tests.decoding.random_models import random_model

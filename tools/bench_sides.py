@@ -113,7 +113,7 @@ def stop(sentence: str) -> NoReturn:
 def prepared_multi30k(data: Path, workspace: Path, vocabulary: int) -> Path:
     """Multi30k as ids of a joint vocabulary: what both tools work on."""
     from mlx_transformer.data.prepare import prepare
-    from mlx_transformer.recipe import DataConfig, FilePair, Recipe, TokenizerConfig
+    from mlx_transformer.recipes import DataConfig, FilePair, Recipe, TokenizerConfig
 
     if not data.is_dir():
         stop(f"no Multi30k in {data}: put its raw .en and .de files there, or name --data DIR")

@@ -12,7 +12,7 @@ from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import sinusoids
 from mlx_transformer.pictures.plots import draw_curves, draw_positions, draw_schedules
-from mlx_transformer.recipe import load_recipe
+from mlx_transformer.recipes import load_recipe
 from mlx_transformer.storage import load_model
 from mlx_transformer.training.schedule import make_schedule
 

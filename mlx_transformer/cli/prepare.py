@@ -7,7 +7,7 @@ from mlx_transformer.cli.console import Console
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.prepare import prepare
-from mlx_transformer.recipe import load_recipe, shipped_recipes
+from mlx_transformer.recipes import load_recipe, shipped_recipes
 
 
 def configure(parser: argparse.ArgumentParser) -> None:

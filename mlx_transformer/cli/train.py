@@ -12,7 +12,7 @@ from mlx_transformer.errors import InputError
 
 if TYPE_CHECKING:
     from mlx_transformer.model import Transformer
-    from mlx_transformer.recipe import Recipe
+    from mlx_transformer.recipes import Recipe
     from mlx_transformer.training.run import Run
     from mlx_transformer.training.validation import Translate
 
@@ -57,7 +57,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mlx_transformer.recipe import load_recipe
+    from mlx_transformer.recipes import load_recipe
 
     recipe = None
     if args.resume is None:

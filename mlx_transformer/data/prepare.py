@@ -18,7 +18,7 @@ from mlx_transformer.data import subwords
 from mlx_transformer.data.corpus import MANIFEST, SIDES, SentenceWriter, id_dtype, read_manifest
 from mlx_transformer.data.text import BadLine, Pair, ParallelText, open_text
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import SPLITS, DataConfig, Recipe, TokenizerConfig
+from mlx_transformer.recipes import SPLITS, DataConfig, Recipe, TokenizerConfig
 from mlx_transformer.storage import built_aside
 from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer
 

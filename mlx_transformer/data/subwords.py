@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from sentencepiece import SentencePieceTrainer
 
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import TokenizerConfig
+from mlx_transformer.recipes import TokenizerConfig
 
 # Enough to learn any vocabulary, few enough to keep the trainer's memory in bounds.
 MAX_SENTENCES = 2_000_000

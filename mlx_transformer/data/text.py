@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mlx_transformer.data import mixture, numbers
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import DataConfig, FilePair
+from mlx_transformer.recipes import DataConfig, FilePair
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from mlx_transformer.checks import at_least, must_be, typed
 from mlx_transformer.errors import InputError
 
 LengthPenalty = Literal["paper", "plain"]
@@ -37,16 +38,12 @@ class SearchOptions:
     banned: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        for name, least in (("beam", 1), ("nbest", 1), ("min_tokens", 0), ("seed", 0)):
-            _require(getattr(self, name) >= least, name, f"at least {least}", getattr(self, name))
-        for name in ("top_k", "max_tokens", "no_repeat_ngram"):
-            value = getattr(self, name)
-            _require(value is None or value >= 1, name, "at least 1", value)
-        _require(0 <= self.alpha < math.inf, "alpha", "0 or more", self.alpha)
-        _require(0 < self.temperature < math.inf, "temperature", "more than 0", self.temperature)
-        _require(0 < self.top_p <= 1, "top_p", "more than 0 and at most 1", self.top_p)
-        if self.length_penalty not in ("paper", "plain"):
-            raise InputError(f"length_penalty is paper or plain, not {self.length_penalty!r}")
+        at_least(0, self, "min_tokens", "seed")
+        at_least(1, self, "beam", "nbest", "top_k", "max_tokens", "no_repeat_ngram")
+        must_be("0 or more", lambda alpha: 0 <= alpha < math.inf, self, "alpha")
+        must_be("more than 0", lambda t: 0 < t < math.inf, self, "temperature")
+        must_be("more than 0 and at most 1", lambda p: 0 < p <= 1, self, "top_p")
+        typed("length_penalty", self.length_penalty, LengthPenalty)
         if not self.sample and self.nbest > self.beam:
             raise InputError(
                 f"nbest {self.nbest} needs a beam at least as wide, not {self.beam}: raise beam"
@@ -66,8 +63,3 @@ class SearchOptions:
         """The greatest length for a source of this many tokens (its end of sentence not counted)"""
         wanted = source_tokens + 50 if self.max_tokens is None else self.max_tokens
         return min(wanted, max_length)
-
-
-def _require(condition: bool, name: str, wanted: str, value: object) -> None:
-    if not condition:
-        raise InputError(f"{name} must be {wanted}, not {value}")

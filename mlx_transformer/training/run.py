@@ -25,7 +25,7 @@ from mlx_transformer.data.prepare import PreparationReport, prepare, prepared
 from mlx_transformer.data.prepare import Progress as Preparing
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import Recipe, load_recipe
+from mlx_transformer.recipes import Recipe, load_recipe
 from mlx_transformer.storage import built_aside, load_model, replace_text, save_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 
 Step = TypeVar("Step", float, mx.array)
 Schedule = Callable[[Step], Step]

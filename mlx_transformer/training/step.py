@@ -16,7 +16,7 @@ from mlx.utils import tree_flatten, tree_map, tree_unflatten
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.storage import named_parameters
 from mlx_transformer.training.layout import Layout, Vectors
 from mlx_transformer.training.loss import Loss, OutputLoss

@@ -12,7 +12,7 @@ from mlx_transformer.config import ModelConfig
 from mlx_transformer.data.batches import Batch, Batches, Position, prefetch
 from mlx_transformer.errors import RunError
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig, ValidationConfig
+from mlx_transformer.recipes import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress
 from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window, number
 from mlx_transformer.training.step import Arrays, State, TrainStep

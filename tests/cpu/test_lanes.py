@@ -6,7 +6,7 @@ import numpy as np
 from mlx_transformer import device
 from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.training.step import TrainStep, initial_state
 
 CONFIG = preset("tiny", vocab_size=50, dropout=0.0)

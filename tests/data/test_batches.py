@@ -15,7 +15,7 @@ from mlx_transformer.data.batches import Batch, Batches, Position, prefetch
 from mlx_transformer.data.corpus import ParallelCorpus, Sentences
 from mlx_transformer.data.prepare import prepare
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import load_recipe
+from mlx_transformer.recipes import load_recipe
 
 CONFIG = preset("tiny", vocab_size=100)
 

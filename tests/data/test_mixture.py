@@ -9,7 +9,7 @@ import pytest
 from mlx_transformer.data.mixture import repeated, share_of, with_variants
 from mlx_transformer.data.text import open_text
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import load_recipe
+from mlx_transformer.recipes import load_recipe
 
 PAIRS = [(f"Sentence {n}.", f"Satz {n}.") for n in range(70)]
 

@@ -16,7 +16,7 @@ from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.prepare import prepare, prepared
 from mlx_transformer.data.text import count_lines
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import Recipe, load_recipe
+from mlx_transformer.recipes import Recipe, load_recipe
 from mlx_transformer.tokenizer import load_tokenizer
 
 SOURCE = [f"number {i} and some more words" for i in range(300)]
@@ -322,7 +322,7 @@ def test_opening_what_is_not_prepared(tmp_path):
 PEAK_MEMORY = """
 import sys; from pathlib import Path
 from mlx_transformer.data import prepare, subwords
-from mlx_transformer.recipe import load_recipe
+from mlx_transformer.recipes import load_recipe
 prepare.CHUNK, subwords.MAX_SENTENCES = 1000, 2000
 prepare.prepare(load_recipe(sys.argv[1]), Path(sys.argv[2]))
 status = dict(line.split(":") for line in Path("/proc/self/status").read_text().splitlines())

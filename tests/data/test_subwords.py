@@ -7,7 +7,7 @@ from sentencepiece import SentencePieceProcessor
 
 from mlx_transformer.data import numbers, subwords
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import TokenizerConfig
+from mlx_transformer.recipes import TokenizerConfig
 
 LINES = [line for pair in numbers.pairs("valid")[:300] for line in pair]
 

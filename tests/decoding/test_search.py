@@ -255,7 +255,7 @@ def test_nothing_to_search_and_nothing_to_say() -> None:
         ({"top_p": 0.0}, "top_p must be more than 0"),
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
-        ({"length_penalty": "long"}, "length_penalty is paper or plain"),
+        ({"length_penalty": "long"}, "length_penalty must be one of .paper., .plain."),
         ({"banned": (99,)}, "banned token 99"),
     ],
 )

@@ -11,7 +11,7 @@ from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.prepare import prepare
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig, load_recipe
+from mlx_transformer.recipes import TrainingConfig, load_recipe
 from mlx_transformer.training import loss as loss_module
 from mlx_transformer.training.loss import OutputLoss
 from mlx_transformer.training.schedule import make_schedule

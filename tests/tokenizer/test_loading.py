@@ -11,7 +11,7 @@ from sentencepiece import SentencePieceProcessor
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.data import numbers, subwords
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import TokenizerConfig
+from mlx_transformer.recipes import TokenizerConfig
 from mlx_transformer.tokenizer import load_tokenizer, sentencepiece_tokenizer
 
 PAIRS = numbers.pairs("valid")

@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten
 from mlx_transformer.config import preset
 from mlx_transformer.errors import RunError
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.storage import load_model, named_parameters
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
 from mlx_transformer.training.step import initial_state

@@ -19,7 +19,7 @@ from mlx_transformer.config import preset
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus, Sentences
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.training.step import TrainStep, initial_state
 import numpy as np
 

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.training import schedule
 from mlx_transformer.training.schedule import make_schedule
 

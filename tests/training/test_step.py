@@ -10,7 +10,7 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_transformer import device
 from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import TrainingConfig
+from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.training.step import TrainStep, initial_state
 
 # Without attention biases: softmax ignores a bias of all keys, so its gradient is rounding error,

@@ -12,10 +12,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from importlib import resources
 from pathlib import Path
-from types import NoneType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_origin, get_type_hints
 
-from mlx_transformer.config import ModelConfig, nearest, preset
+from mlx_transformer.checks import above_zero, at_least, below_one, must_be, nearest, typed
+from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.errors import InputError, naming
 
 SUFFIX = ".toml"
@@ -23,20 +23,6 @@ SPLITS = ("train", "valid", "test")
 MAX_WEIGHT = 1000
 # What the tokenizer decides, so a recipe may not.
 FROM_TOKENIZER = ("vocab_size", "target_vocab_size", "pad_id", "start_id", "eos_id")
-
-
-def _at_least(section: str, config: object, **lowest: float) -> None:
-    for name, low in lowest.items():
-        value = getattr(config, name)
-        if value is not None and not value >= low:  # `not >=` refuses nan too
-            raise InputError(f"{section}.{name} must be at least {low}, not {value}")
-
-
-def _above_zero(section: str, config: object, *names: str) -> None:
-    for name in names:
-        value = getattr(config, name)
-        if value is not None and not value > 0:
-            raise InputError(f"{section}.{name} must be above 0, not {value}")
 
 
 @dataclass(frozen=True)
@@ -79,7 +65,8 @@ class DataConfig:
             raise InputError("[data] names no training text: give data.train or data.task")
         if self.task is not None and (self.train or self.valid or self.test):
             raise InputError(f"data.task {self.task!r} makes its own text: give no files with it")
-        _at_least("data", self, max_length=2, max_ratio=1)
+        at_least(2, self, "max_length", section="data.")
+        at_least(1, self, "max_ratio", section="data.")
         if not 0 <= self.variants <= 1:
             raise InputError(f"data.variants must be between 0 and 1, not {self.variants}")
 
@@ -94,12 +81,14 @@ class TokenizerConfig:
     character_coverage: float = 1.0
 
     def __post_init__(self) -> None:
-        _at_least("tokenizer", self, vocab_size=8)
-        if not 0.9 <= self.character_coverage <= 1:
-            raise InputError(
-                "tokenizer.character_coverage must be between 0.9 and 1, "
-                f"not {self.character_coverage}"
-            )
+        at_least(8, self, "vocab_size", section="tokenizer.")
+        must_be(
+            "between 0.9 and 1",
+            lambda share: 0.9 <= share <= 1,
+            self,
+            "character_coverage",
+            section="tokenizer.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,13 +115,14 @@ class TrainingConfig:
     average_last: int = 5  # checkpoints in the final model; 1 takes the last as it is
 
     def __post_init__(self) -> None:
-        _at_least("training", self, seed=0, max_steps=1, batch_tokens=1, accumulate=1, warmup=0)
-        _at_least("training", self, log_every=1, save_every=1, keep_last=1, average_last=1)
-        _at_least("training", self, min_learning_rate=0)
-        _above_zero("training", self, "eps", "learning_rate", "clip_norm")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise InputError(f"training.{name} must be in [0, 1), not {getattr(self, name)}")
+        at_least(0, self, "seed", "warmup", section="training.")
+        at_least(1, self, "max_steps", "batch_tokens", "accumulate", section="training.")
+        at_least(
+            1, self, "log_every", "save_every", "keep_last", "average_last", section="training."
+        )
+        at_least(0, self, "min_learning_rate", section="training.")
+        above_zero(self, "eps", "learning_rate", "clip_norm", section="training.")
+        below_one(self, "beta1", "beta2", section="training.")
         self._check_schedule()
         if self.average_last > self.keep_last:
             raise InputError(
@@ -147,7 +137,7 @@ class TrainingConfig:
                     "training.learning_rate follows from d_model and warmup with schedule "
                     "'paper': leave it out, or choose schedule 'inverse_sqrt'"
                 )
-            _at_least("training", self, warmup=1)
+            at_least(1, self, "warmup", section="training.")
         elif self.learning_rate is None:
             raise InputError(f"schedule {self.schedule!r} needs training.learning_rate, its peak")
         elif self.min_learning_rate > self.learning_rate:
@@ -165,7 +155,8 @@ class ValidationConfig:
     patience: int | None = None  # validations without a better loss before training stops
 
     def __post_init__(self) -> None:
-        _at_least("validation", self, every=1, sentences=0, beam=1, alpha=0, patience=1)
+        at_least(1, self, "every", "beam", "patience", section="validation.")
+        at_least(0, self, "sentences", "alpha", section="validation.")
 
 
 @dataclass(frozen=True)
@@ -359,23 +350,12 @@ def _preset(table: Mapping[str, Any]) -> str:
 def _section(name: str, table: Mapping[str, Any]) -> Any:
     """Build the dataclass of a section, checking every value against the type of its field."""
     hints = get_type_hints(_SECTIONS[name])
-    values = {key: _typed(f"{name}.{key}", value, hints[key]) for key, value in table.items()}
+    values = {
+        # Tuples are files, checked where they are resolved.
+        key: value if get_origin(hints[key]) is tuple else typed(f"{name}.{key}", value, hints[key])
+        for key, value in table.items()
+    }
     return _SECTIONS[name](**values)
-
-
-def _typed(name: str, value: Any, hint: Any) -> Any:
-    if isinstance(hint, UnionType) or get_origin(hint) is Union:  # X | None; TOML has no None
-        hint = next(option for option in get_args(hint) if option is not NoneType)
-    if get_origin(hint) is Literal:
-        if value not in get_args(hint):
-            choices = ", ".join(map(repr, get_args(hint)))
-            raise InputError(f"{name} must be one of {choices}, not {value!r}")
-    elif get_origin(hint) is not tuple:  # tuples are files, checked where they are resolved
-        if hint is float and type(value) is int:
-            value = float(value)
-        if type(value) is not hint:  # not isinstance: true is not a number
-            raise InputError(f"{name} must be {_WORDS[hint]}, not {value!r}")
-    return value
 
 
 def _plain(value: Any) -> Any:
@@ -411,4 +391,3 @@ _KEYS: dict[str, list[str]] = {
     "training": [f.name for f in fields(TrainingConfig)],
     "validation": [f.name for f in fields(ValidationConfig)],
 }
-_WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from mlx_transformer.config import preset
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipe import (
+from mlx_transformer.recipes import (
     DataConfig,
     FilePair,
     ModelSection,
@@ -196,7 +196,7 @@ def test_the_last_override_of_a_key_counts(write):
         ("tokenizer.type=word", "tokenizer.type must be one of 'bpe', 'unigram', not 'word'"),
         ("model.preset=bsae", "unknown preset 'bsae'; did you mean 'base'?"),
         ("model.preset=5", "model.preset must be text, not 5"),
-        ("model.d_model=[1]", "d_model must be of type int, not [1]"),
+        ("model.d_model=[1]", "d_model must be a whole number, not a list"),
         ("model.max_length=64", "data.max_length 256 is more than model.max_length 64"),
         ("data.max_ratio=0.5", "data.max_ratio must be at least 1, not 0.5"),
         ("data.max_ratio=nan", "data.max_ratio must be at least 1, not nan"),
