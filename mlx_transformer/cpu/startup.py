@@ -7,15 +7,18 @@ import ctypes
 import os
 import sys
 
-from mlx_transformer.cpu import blas
+from mlx_transformer.cpu import blas, kernel_folder
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 LARGEST = 2**31 - 1
 
 
 def prepare() -> None:
-    """Unless the environment variable of the BLAS library says `off`."""
-    if sys.platform != "linux" or os.environ.get(blas.VARIABLE) == "off":
+    """The BLAS library only unless its environment variable says `off`."""
+    if sys.platform != "linux":
+        return
+    kernel_folder.use()
+    if os.environ.get(blas.VARIABLE) == "off":
         return
     # Between two products OpenBLAS's threads spin, for some 20 ms unless told. Where other threads
     # want the cores as well, 2^12 cycles are better.
