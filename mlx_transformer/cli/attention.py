@@ -80,17 +80,18 @@ def attend_to(translator: Translator, text: str, target: str) -> Attention:
     """What the model attends to as it writes `target`, all of it as one sentence."""
     model, tokenizer = translator.model, translator.tokenizer
     eos = model.config.eos_id
-    source = [*tokenizer.encode_source(text), eos]
-    return attention_of(model, tokenizer, text, source, [*tokenizer.encode_target(target), eos])
+    [source], [written] = tokenizer.sources([text], eos), tokenizer.targets([target], eos)
+    return attention_of(model, tokenizer, text, source, written)
 
 
 def attend(translator: Translator, text: str, options: SearchOptions | None = None) -> Attention:
     """What the model attends to as it translates the text, sentence by sentence."""
     model, tokenizer = translator.model, translator.tokenizer
     plan = translator.plan(text)
-    found = search(model, plan.sentences, options)
+    sources = [sentence.ids for sentence in plan.sentences]
+    found = search(model, sources, options, [sentence.start for sentence in plan.sentences])
     parts = []
-    for source, (best, *_) in zip(plan.sentences, found, strict=True):
+    for source, (best, *_) in zip(sources, found, strict=True):
         written = [*best.ids, model.config.eos_id] if best.complete else best.ids
         parts.append(attention_of(model, tokenizer, text, source, written))
     if not parts:

@@ -178,7 +178,9 @@ def _sentences(directory: Path, config: ModelConfig) -> np.ndarray | None:
         tokenizer = load_tokenizer(directory, config)
     except InputError:
         return None
-    batch = [[*tokenizer.encode_source(text), config.eos_id] for text in SENTENCES]
+    if languages := tokenizer.tags.targets:  # any one will do
+        tokenizer = tokenizer.between(target=languages[0])
+    batch = tokenizer.sources(SENTENCES, config.eos_id)
     return _padded(batch, config.pad_id)[:, : config.max_length]
 
 

@@ -15,22 +15,20 @@ LAYERS = 2
 Link = tuple[int, int]  # source word, target word, counted from 0
 
 
-def cross_attention(
-    model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]
-) -> list[np.ndarray]:
+def cross_attention(model: Transformer, pairs: Sequence[tuple[Ids, Ids]]) -> list[np.ndarray]:
     """By pair, the weights (target tokens, source tokens): means over heads and the last layers.
 
-    Sources end in eos, targets do not; row i is where the model looks as it writes token i.
+    Sources are whole, targets without their end; row i is where the model looks as it writes
+    token i.
     """
     config = model.config
-    start = config.first_id
-    source = mx.array(padded(sources, config.pad_id))
-    target = mx.array(padded([[start, *ids] for ids in targets], config.pad_id))
+    source = mx.array(padded([ids for ids, _ in pairs], config.pad_id))
+    target = mx.array(padded([[config.first_id, *ids] for _, ids in pairs], config.pad_id))
     layers = model.attention_maps(source, target).cross[-LAYERS:]
     weights = np.array(mx.stack(layers).mean(axis=(0, 2)).astype(mx.float32))
     return [
-        matrix[: len(target_ids), : len(source_ids) - 1]
-        for matrix, source_ids, target_ids in zip(weights, sources, targets, strict=True)
+        matrix[: len(target_ids), : len(source_ids)]
+        for matrix, (source_ids, target_ids) in zip(weights, pairs, strict=True)
     ]
 
 

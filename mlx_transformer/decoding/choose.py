@@ -121,6 +121,16 @@ def draw_step(
     )
 
 
+def certain(logits: mx.array, bar: mx.array, forced: mx.array) -> tuple[mx.array, mx.array]:
+    """Logits (B,K,V) and bar where `forced` (B,) names words: their probability is 1.
+
+    So a prefix costs nothing: hypotheses are ranked by what follows it.
+    """
+    word = forced[:, None, None]
+    only = mx.where(mx.arange(logits.shape[-1]) == word, 0.0, -mx.inf)
+    return mx.where(word == NONE, logits, only), mx.where(word == NONE, bar, 0.0)
+
+
 def greedy(logits: mx.array, _: mx.array | None) -> mx.array:
     """(B,K,V) -> (B,K), the most probable words"""
     return mx.argmax(logits, axis=-1).astype(mx.int32)

@@ -29,20 +29,22 @@ class Score:
         return Score(self.logp + other.logp, self.tokens + other.tokens)
 
 
-def score_pairs(model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]) -> list[Score]:
-    """log P(target | source) of each pair; both end in eos."""
+def score_pairs(
+    model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids], given: int = 0
+) -> list[Score]:
+    """log P(target | source) of each pair, both whole; the first `given` target ids are certain."""
     scores = [Score(0.0, 0)] * len(sources)
     for numbers in _batches(sources, targets):
         found = _log_probabilities(
-            model, [sources[i] for i in numbers], [targets[i] for i in numbers]
+            model, [sources[i] for i in numbers], [targets[i] for i in numbers], given
         )
         for i, logp in zip(numbers, found, strict=True):
-            scores[i] = Score(logp, len(targets[i]))
+            scores[i] = Score(logp, len(targets[i]) - given)
     return scores
 
 
 def _log_probabilities(
-    model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids]
+    model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids], given: int
 ) -> list[float]:
     config = model.config
     start = config.first_id
@@ -52,8 +54,9 @@ def _log_probabilities(
     logits = model(mx.array(source), mx.array(shifted)).astype(mx.float32)
     chosen = mx.take_along_axis(logits, mx.array(expected)[..., None], axis=-1)[..., 0]
     lengths = mx.array([[len(ids)] for ids in targets])
-    real = mx.arange(expected.shape[1]) < lengths
-    logp = mx.where(real, chosen - device.logsumexp(logits), 0.0).sum(axis=1)
+    place = mx.arange(expected.shape[1])
+    scored = (given <= place) & (place < lengths)
+    logp = mx.where(scored, chosen - device.logsumexp(logits), 0.0).sum(axis=1)
     return np.array(logp).tolist()
 
 

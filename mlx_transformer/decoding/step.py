@@ -11,7 +11,7 @@ from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import SlotCache, visible_slots
-from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
+from mlx_transformer.decoding.choose import Hypotheses, Moment
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import KeysValues, Transformer
@@ -74,19 +74,17 @@ class Step:
         )
         logits = self.model.logits(hidden).astype(mx.float32)
         logits = mx.broadcast_to(logits, (B, K, logits.shape[-1]))
-        bar = self._bar_now(hyps, now, forced)
+        bar = self._bar_now(hyps, now)
+        if forced is not None:
+            logits, bar = choose.certain(logits, bar, forced)
         return self._choose(hyps, logits, bar, now), [layer.slots for layer in layers]
 
-    def _bar_now(self, hyps: Hypotheses, now: Moment, forced: mx.array | None) -> mx.array:
-        """(V,), (B,1,V) or (B,K,V)"""
-        bar, V = now.bar, now.bar.size
-        if self.options.no_repeat_ngram:
-            repeated = choose.repeats(hyps.words, now.t, self.options.no_repeat_ngram, V)
-            bar = mx.where(repeated, -mx.inf, bar)
-        if forced is not None:
-            word = forced[:, None, None]
-            bar = mx.where(word == NONE, bar, mx.where(mx.arange(V) == word, 0.0, -mx.inf))
-        return bar
+    def _bar_now(self, hyps: Hypotheses, now: Moment) -> mx.array:
+        """(V,) or (B,K,V)"""
+        if not self.options.no_repeat_ngram:
+            return now.bar
+        repeated = choose.repeats(hyps.words, now.t, self.options.no_repeat_ngram, now.bar.size)
+        return mx.where(repeated, -mx.inf, now.bar)
 
 
 Chooser = Callable[[Hypotheses, mx.array, mx.array, Moment], Hypotheses]

@@ -3,12 +3,13 @@
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from heapq import nlargest
 from itertools import chain
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import mlx.core as mx
 import numpy as np
@@ -40,15 +41,24 @@ class Translation:
     alternatives: list["Translation"] = field(default_factory=list)  # the next best
 
 
+class SourceSentence(NamedTuple):
+    """A sentence as the model reads it."""
+
+    text: str
+    ids: Ids
+    own: slice  # where in `ids` its text stands; around it are languages and the end
+    start: Ids  # what its translation begins with: the target's language, where a model wants it
+
+
 @dataclass
 class Plan:
-    """A text as lines of sentences, given as source ids."""
+    """A text as lines of sentences."""
 
-    lines: list[list[Ids]]
+    lines: list[list[SourceSentence]]
 
     @property
-    def sentences(self) -> list[Ids]:
-        return [ids for line in self.lines for ids in line]
+    def sentences(self) -> list[SourceSentence]:
+        return [sentence for line in self.lines for sentence in line]
 
 
 def load(directory: str | Path | None = None, dtype: mx.Dtype | None = None) -> "Translator":
@@ -68,6 +78,12 @@ class Translator:
         self.model = model
         self.tokenizer = tokenizer
         self._search: Search | None = None
+
+    def between(self, source: str | None = None, target: str | None = None) -> "Translator":
+        """The same model between these languages: its own codes, or what people call them."""
+        bound = copy(self)
+        bound.tokenizer = self.tokenizer.between(source, target)
+        return bound
 
     @overload
     def translate(
@@ -127,8 +143,8 @@ class Translator:
         def sentences() -> Iterator[Sentence]:
             for text in texts:
                 plans.append(self.plan(text))
-                for number, ids in enumerate(plans[-1].sentences):
-                    yield ids, begin if number == 0 else []
+                for number, sentence in enumerate(plans[-1].sentences):
+                    yield sentence.ids, [*sentence.start, *(begin if number == 0 else [])]
 
         found: list[list[Hypothesis]] = []
         for results in self._searching(options).each(sentences(), window):
@@ -158,10 +174,11 @@ class Translator:
         for number, line in enumerate(self.plan(text).lines):
             if number:
                 yield "\n"
-            for place, ids in enumerate(line):
+            for place, sentence in enumerate(line):
                 if place:
                     yield " "
-                yield from self._stream_sentence(ids, options, begin)
+                whole = [*sentence.start, *begin]
+                yield from self._stream_sentence(sentence.ids, options, whole)
                 begin = []
 
     def _stream_sentence(self, source: Ids, options: SearchOptions, begin: Ids) -> Iterator[str]:
@@ -182,12 +199,9 @@ class Translator:
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """How probable each target is as the translation of its source."""
-        eos = self.model.config.eos_id
-        return score_pairs(
-            self.model,
-            [[*ids, eos] for ids in self.tokenizer.encode_source_batch(sources)],
-            [[*ids, eos] for ids in self.tokenizer.encode_target_batch(targets)],
-        )
+        tokenizer, eos = self.tokenizer, self.model.config.eos_id
+        read, written = tokenizer.sources(sources, eos), tokenizer.targets(targets, eos)
+        return score_pairs(self.model, read, written, given=len(tokenizer.frame.start))
 
     def _searching(self, options: SearchOptions | None) -> Search:
         """The search with these options, kept for the next call with the same."""
@@ -205,14 +219,16 @@ class Translator:
         """What there is to search for a text; `translation` puts the results together."""
         return Plan([self._sources(line) for line in text.split("\n")])
 
-    def _sources(self, line: str) -> list[Ids]:
-        """A line as ids of sentences, each within what the model can read."""
-        config, encode = self.model.config, self.tokenizer.encode_source_batch
+    def _sources(self, line: str) -> list[SourceSentence]:
+        """A line as sentences, each within what the model can read."""
+        config = self.model.config
+        tokenizer, line = self.tokenizer.of_tagged(line.strip())
+        frame, encode = tokenizer.frame, tokenizer.encode_source_batch
 
         def fits(part: str) -> bool:
-            return len(encode([part])[0]) < config.max_length
+            return len(frame.source(encode([part])[0], config.eos_id)) <= config.max_length
 
-        sentences = split_sentences(line.strip())
+        sentences = split_sentences(line)
         parts = [part for sentence in sentences for part in split_to_fit(sentence, fits)]
         if len(parts) > len(sentences):
             warnings.warn(
@@ -220,7 +236,17 @@ class Translator:
                 f"and was translated in parts: {line[:40]}...",
                 stacklevel=2,
             )
-        return [[*ids, config.eos_id] for ids in encode(parts) if ids]
+        before = len(frame.before)
+        return [
+            SourceSentence(
+                part.strip(),
+                frame.source(ids, config.eos_id),
+                slice(before, before + len(ids)),
+                frame.start,
+            )
+            for part, ids in zip(parts, encode(parts), strict=True)
+            if ids
+        ]
 
     def text_so_far(self, ids: Ids) -> str:
         """A character of several bytes is not there before its last byte."""
@@ -244,11 +270,16 @@ class Translator:
         tokenizer, sentences = self.tokenizer, plan.sentences
         texts = iter([self._text(part.ids) for part in parts])
         lines = [" ".join(filter(None, (next(texts) for _ in line))) for line in plan.lines]
-        source_tokens = [tokenizer.source_tokens(ids[:-1]) for ids in sentences]
-        tokens = [tokenizer.target_tokens(part.ids) for part in parts]
+        source_tokens = [tokenizer.source_tokens(each.ids[each.own]) for each in sentences]
+        pairs = list(zip(sentences, parts, strict=False))
+        tokens = [tokenizer.target_tokens(part.ids[len(each.start) :]) for each, part in pairs]
         maps, links = None, None
         if attention and parts:
-            weights = cross_attention(self.model, sentences, [part.ids for part in parts])
+            whole = cross_attention(self.model, [(each.ids, part.ids) for each, part in pairs])
+            weights = [
+                matrix[len(each.start) :, each.own]
+                for matrix, each in zip(whole, sentences, strict=True)
+            ]
             maps, links = join_attention(weights), join_links(weights, source_tokens, tokens)
         return Translation(
             text="\n".join(lines),
