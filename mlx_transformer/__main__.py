@@ -16,7 +16,7 @@ VERBS = {
     "convert": "turn a PyTorch checkpoint into a model directory",
     "export": "write a model for PyTorch, transformers and CTranslate2",
     "average": "average the last checkpoints of a run into one model",
-    "evaluate": "BLEU, chrF and TER of a model or of a file of translations",
+    "evaluate": "BLEU, chrF, TER and exact matches of a model or of a file of translations",
     "score": "log-probability and perplexity of given translations",
     "attention": "draw what a model attends to",
     "plot": "draw training curves, schedules and the position table",

@@ -1,4 +1,4 @@
-"""`mlx-transformer evaluate`: BLEU, chrF and TER of a model, or of a file of translations."""
+"""`mlx-transformer evaluate`: how good a model's translations are, or a file's."""
 
 import argparse
 import json
@@ -16,6 +16,7 @@ from mlx_transformer.cli.searching import (
     tell,
 )
 from mlx_transformer.errors import InputError
+from mlx_transformer.metrics import TITLES, measure
 
 if TYPE_CHECKING:
     from mlx_transformer.decoding.options import SearchOptions
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Translate a file and compare with reference translations, or compare translations that "
-        "are there already: BLEU, chrF and TER by sacrebleu, with the signatures to quote."
+        "are there already: BLEU, chrF and TER by sacrebleu, with the signatures to quote, and the "
+        "per cent that is exactly right."
     )
     parser.epilog = (
         "examples:\n"
@@ -53,12 +55,15 @@ def run(args: argparse.Namespace) -> None:
     seconds = None
     if args.source is not None:
         lines, seconds = translate(args, lines, options)
-    results = {"sentences": len(lines), "seconds": seconds, **metrics(lines, references)}
+    found = measure(TITLES, lines, references)
     if args.json:
+        results: dict[str, Any] = {"sentences": len(lines), "seconds": seconds}
+        for name, (score, signature) in found.items():
+            results |= {name: score, f"{name}_signature": signature}
         print(json.dumps(results))
     else:
-        for name, title in (("bleu", "BLEU"), ("chrf", "chrF2"), ("ter", "TER")):
-            print(f"{title:5} {results[name]:6.2f}  {results[name + '_signature']}")
+        for name, (score, signature) in found.items():
+            print(f"{TITLES[name]:5} {score:6.2f}  {signature}")
 
 
 def translate(
@@ -76,13 +81,3 @@ def translate(
     seconds = meter.seconds
     tell(str(meter))
     return translations, seconds
-
-
-def metrics(hypotheses: list[str], references: list[str]) -> dict[str, Any]:
-    from sacrebleu.metrics import BLEU, CHRF, TER
-
-    results: dict[str, Any] = {}
-    for name, metric in (("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())):
-        results[name] = metric.corpus_score(hypotheses, [references]).score
-        results[name + "_signature"] = str(metric.get_signature())
-    return results

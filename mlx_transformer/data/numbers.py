@@ -1,4 +1,8 @@
-"""A task without files: a number in English words -> the same number in German words."""
+"""A task without files: a number in English words -> the same number in German words.
+
+English is spelled as people spell it: `407 012` is "four hundred seven thousand twelve" or "four
+hundred and seven thousand and twelve", `22` "twenty-two" or "twenty two", with capitals or without.
+"""
 
 import random
 
@@ -7,6 +11,8 @@ LIMIT = 1_000_000
 EVERYDAY = 1_000
 REPEATED = 10
 SIZES = {"train": 100_000, "valid": 1_000, "test": 1_000}
+# Ways to write words, by how often they are met.
+_CASES = {str.lower: 65, str.capitalize: 20, str.title: 5, str.upper: 10}
 
 # fmt: off
 _ENGLISH = [
@@ -26,16 +32,29 @@ _GERMAN_TENS = [
 # fmt: on
 
 
-def english(n: int) -> str:
-    """0 <= n < LIMIT in words, without `and`: `one hundred five thousand twenty-two`."""
+def english(n: int, hyphen: str = "-", joint: str = " ") -> str:
+    """0 <= n < LIMIT in words: `one hundred five thousand twenty-two`.
+
+    `joint` stands before the last two digits; " and " makes it `one hundred and five thousand ...`.
+    """
     if n < 20:
         return _ENGLISH[n]
     if n < 100:
         ten, one = divmod(n, 10)
-        return _ENGLISH_TENS[ten - 2] + (f"-{_ENGLISH[one]}" if one else "")
+        return _ENGLISH_TENS[ten - 2] + (hyphen + _ENGLISH[one] if one else "")
     unit, word = (100, "hundred") if n < 1000 else (1000, "thousand")
     head, rest = divmod(n, unit)
-    return f"{english(head)} {word}" + (f" {english(rest)}" if rest else "")
+    words = f"{english(head, hyphen, joint)} {word}"
+    if rest:
+        words += (joint if rest < 100 else " ") + english(rest, hyphen, joint)
+    return words
+
+
+def spelled(n: int, chance: random.Random) -> str:
+    """As `english`, in one of the spellings people use."""
+    words = english(n, chance.choice("- "), chance.choice([" ", " and "]))
+    (write,) = chance.choices([*_CASES], [*_CASES.values()])
+    return write(words)
 
 
 def german(n: int) -> str:
@@ -57,7 +76,8 @@ def _stem(n: int) -> str:
 
 def pairs(split: str, seed: int = 0) -> list[tuple[str, str]]:
     """The pairs of a split; no number is in two splits."""
-    return [(english(n), german(n)) for n in _numbers(split, seed)]
+    chance = random.Random(f"{split} {seed}")
+    return [(spelled(n, chance), german(n)) for n in _numbers(split, seed)]
 
 
 def _numbers(split: str, seed: int) -> list[int]:

@@ -254,17 +254,23 @@ CURVES = (
     ("training perplexity", "training", "perplexity"),
     ("validation perplexity", "validation", "perplexity"),
     ("validation BLEU", "validation", "bleu"),
+    ("exactly right, per cent", "validation", "exact"),
     ("learning rate", "training", "learning_rate"),
 )
 
 
 def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
-    """The records of metrics.jsonl by the name of the run; what no run measured is left out."""
+    """The records of metrics.jsonl by the name of the run.
+
+    What no run measured is left out, and so is what stayed 0, as BLEU of single words does.
+    """
     series = {
         title: [_series(records, kind, key) for records in runs.values()]
         for title, kind, key in CURVES
     }
-    series = {title: each for title, each in series.items() if any(map(len, each))}
+    series = {
+        title: each for title, each in series.items() if any(points[:, 1].any() for points in each)
+    }
     if not series:
         raise InputError("nothing to draw yet: no run has logged a step")
     with _matplotlib(path):

@@ -149,7 +149,8 @@ class ValidationConfig:
     """[validation]: how often, on what, and when to stop early."""
 
     every: int = 1000  # steps
-    sentences: int = 500  # translated for BLEU and chrF; 0 for the loss alone
+    metric: Literal["bleu", "chrf", "exact"] = "bleu"  # what the best model is best in
+    sentences: int = 500  # translated to be judged; 0 for the loss alone
     beam: int = 4
     alpha: float = 0.6  # of the paper's length penalty
     patience: int | None = None  # validations without a better loss before training stops

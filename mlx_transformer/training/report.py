@@ -12,6 +12,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from mlx_transformer.data.batches import Batch
+from mlx_transformer.metrics import TITLES, Metric
 from mlx_transformer.storage import replace_text
 from mlx_transformer.training.step import Metrics
 
@@ -59,18 +60,24 @@ class ValidationReport:
     loss: float
     perplexity: float
     seconds: float
+    metric: Metric = "bleu"  # what it is judged by
     bleu: float | None = None
     chrf: float | None = None
-    signature: str | None = None  # of BLEU, as sacrebleu writes it
+    exact: float | None = None  # per cent that is exactly right
+    signature: str | None = None  # of that metric, as sacrebleu writes it
     samples: Sequence[Sample] = ()
 
     @property
     def score(self) -> float:
-        """Higher is better: BLEU, or the loss where nothing of four words is ever translated."""
-        return self.bleu or -self.loss
+        """Higher is better: what it is judged by, or the loss as long as that is 0."""
+        return getattr(self, self.metric) or -self.loss
 
     def lines(self) -> list[str]:
-        scores = "" if self.bleu is None else f"  BLEU {self.bleu:.2f}  chrF {self.chrf:.2f}"
+        scores = "".join(
+            f"  {title} {getattr(self, name):.2f}"
+            for name, title in TITLES.items()
+            if getattr(self, name, None) is not None
+        )
         head = f"validation at step {self.step}: loss {self.loss:.3f}  ppl {self.perplexity:.2f}"
         lines = [f"{head}{scores}  ({self.seconds:.0f} s)"]
         for sample in self.samples:

@@ -206,7 +206,7 @@ def _validator(run: Run, config: ModelConfig, translate: Translate) -> Validator
     if len(corpus) == 0:
         return None
     batches = Batches(corpus, config, run.recipe.training.batch_tokens)
-    return Validator(corpus, batches, run.recipe.validation.sentences, translate)
+    return Validator(corpus, batches, run.recipe.validation, translate)
 
 
 def write_model(model: Transformer, tokenizer: Tokenizer, directory: Path, card: str) -> None:

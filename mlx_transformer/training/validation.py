@@ -1,4 +1,4 @@
-"""A look at the validation set: loss and perplexity of all of it, BLEU and chrF of some."""
+"""A look at the validation set: loss and perplexity of all of it, translations of some."""
 
 import time
 import warnings
@@ -10,26 +10,39 @@ import numpy as np
 from mlx_transformer import device
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
+from mlx_transformer.metrics import Metric, measure
 from mlx_transformer.model import Transformer
+from mlx_transformer.recipe import ValidationConfig
 from mlx_transformer.training.report import Sample, ValidationReport, number, perplexity
 from mlx_transformer.training.step import output_loss, output_weight
 
 SAMPLES = 3
+# What is reported with what a recipe is judged by; BLEU of single words would always be 0.
+REPORTED: dict[Metric, tuple[Metric, ...]] = {
+    "bleu": ("bleu", "chrf"),
+    "chrf": ("bleu", "chrf"),
+    "exact": ("exact", "chrf"),
+}
 
 # Source texts to translations, with the model as it is now.
 Translate = Callable[[Transformer, Sequence[str]], list[str]]
 
 
 class Validator:
-    """Measures a model; `sentences` of the corpus are translated, evenly spaced through it."""
+    """Measures a model; sentences evenly spaced through the corpus are translated and judged."""
 
     def __init__(
-        self, corpus: ParallelCorpus, batches: Batches, sentences: int, translate: Translate
+        self,
+        corpus: ParallelCorpus,
+        batches: Batches,
+        config: ValidationConfig,
+        translate: Translate,
     ) -> None:
         self._corpus = corpus
         self._batches = batches
         self._translate = translate
-        count = min(sentences, len(corpus))
+        self._metric: Metric = config.metric
+        count = min(config.sentences, len(corpus))
         self._chosen = np.linspace(0, len(corpus) - 1, count).round().astype(int).tolist()
 
     def __call__(self, model: Transformer, step: int) -> ValidationReport:
@@ -37,7 +50,7 @@ class Validator:
         loss, nll = self._loss(model)
         scores = self._scores(model) if self._chosen else {}
         seconds = time.perf_counter() - start
-        return ValidationReport(step, loss, perplexity(nll), seconds, **scores)
+        return ValidationReport(step, loss, perplexity(nll), seconds, metric=self._metric, **scores)
 
     def _loss(self, model: Transformer) -> tuple[float, float]:
         """Label-smoothed loss and negative log-likelihood, means of a target token."""
@@ -55,18 +68,15 @@ class Validator:
         return sums[0] / sums[2], sums[1] / sums[2]
 
     def _scores(self, model: Transformer) -> dict:
-        from sacrebleu.metrics import BLEU, CHRF
-
         sources = [self._corpus.source_lines[i] for i in self._chosen]
         references = [self._corpus.target_lines[i] for i in self._chosen]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a model that has learned little does not find an end
             translations = self._translate(model, sources)
-        bleu = BLEU()
+        scores = measure(REPORTED[self._metric], translations, references)
         rows = list(zip(sources, references, translations, strict=True))
         return {
-            "bleu": bleu.corpus_score(translations, [references]).score,
-            "chrf": CHRF().corpus_score(translations, [references]).score,
-            "signature": str(bleu.get_signature()),
+            **{name: score for name, (score, _) in scores.items()},
+            "signature": scores[self._metric][1],
             "samples": [Sample(*row) for row in rows[:: max(1, len(rows) // SAMPLES)][:SAMPLES]],
         }

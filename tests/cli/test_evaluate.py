@@ -1,4 +1,4 @@
-"""`evaluate` agrees with sacrebleu, for a model and for a file."""
+"""`evaluate` agrees with sacrebleu and counts exact matches, for a model and for a file."""
 
 import json
 from pathlib import Path
@@ -28,7 +28,8 @@ def expected(hypotheses: list[str]) -> dict[str, object]:
     for name, metric in (("bleu", BLEU()), ("chrf", CHRF()), ("ter", TER())):
         results[name] = pytest.approx(metric.corpus_score(hypotheses, [REFERENCES]).score)
         results[name + "_signature"] = str(metric.get_signature())
-    return results
+    right = [a == b for a, b in zip(hypotheses, REFERENCES, strict=True)].count(True)
+    return results | {"exact": pytest.approx(25 * right), "exact_signature": f"{right} of 4"}
 
 
 def test_a_model(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -51,10 +52,10 @@ def test_a_file(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", *files]) == 0
     right = expected(hypotheses)
     shown = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in shown] == ["BLEU", "chrF2", "TER"]
-    for line, name in zip(shown, ("bleu", "chrf", "ter"), strict=True):
+    assert [line.split()[0] for line in shown] == ["BLEU", "chrF2", "TER", "exact"]
+    for line, name in zip(shown, ("bleu", "chrf", "ter", "exact"), strict=True):
         assert float(line.split()[1]) == pytest.approx(right[name].expected, abs=0.005)  # type: ignore[attr-defined]
-        assert line.split()[2] == right[name + "_signature"]
+        assert line.split(maxsplit=2)[2] == right[name + "_signature"]
 
 
 def test_mistakes_are_one_sentence(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,10 +1,12 @@
 """Number words against a table written by hand, and against the rules of both languages."""
 
+import random
 import re
+from pathlib import Path
 
 import pytest
 
-from mlx_transformer.data.numbers import EVERYDAY, LIMIT, SIZES, english, german, pairs
+from mlx_transformer.data.numbers import EVERYDAY, LIMIT, SIZES, english, german, pairs, spelled
 
 TABLE = {
     0: ("zero", "null"),
@@ -68,7 +70,9 @@ def read_english(words: str) -> int:
     """The number back, from the meaning of the words alone."""
     values = {english(n): n for n in [*range(20), *range(20, 100, 10)]}
     thousands = hundreds = 0
-    for word in re.split("[ -]", words):
+    for word in re.split("[ -]", words.lower()):
+        if word == "and":
+            continue
         if word == "thousand":
             thousands, hundreds = hundreds * 1000, 0
         elif word == "hundred":
@@ -98,12 +102,39 @@ def test_words_can_be_read_back():
         assert read_german(german(number)) == number
 
 
+def test_numbers_are_spelled_in_every_way_people_do():
+    spellings = {spelled(407_021, random.Random(seed)) for seed in range(2000)}
+    lower = {
+        f"four hundred{joint}seven thousand{joint}twenty{hyphen}one"
+        for joint in (" ", " and ")
+        for hyphen in "- "
+    }
+    assert spellings == {
+        write(words) for words in lower for write in (str, str.capitalize, str.title, str.upper)
+    }
+    assert spelled(5_100, random.Random(1)).lower() == "five thousand one hundred"
+
+
+def test_the_sentence_of_the_readme_is_one_of_them():
+    readme = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")
+    (sentence,) = re.findall(r'--model runs/numbers/model "(.*?)"', readme)
+    assert any(
+        spelled(read_english(sentence), random.Random(seed)) == sentence for seed in range(300)
+    )
+
+
+def test_what_is_trained_on_can_be_read_back():
+    for source, target in pairs("train")[:3000] + pairs("test"):
+        assert read_english(source) == read_german(target)
+
+
 def test_splits_are_disjoint_fixed_and_of_their_size():
     splits = {name: pairs(name) for name in SIZES}
     assert {name: len(split) for name, split in splits.items()} == SIZES
     train, valid, test = (set(split) for split in splits.values())
+    train, valid, test = ({target for _, target in split} for split in (train, valid, test))
     assert not (train & valid or train & test or valid & test)
     assert len(valid) == len(test) == SIZES["test"]
-    assert {(english(n), german(n)) for n in range(EVERYDAY)} < train
+    assert {german(n) for n in range(EVERYDAY)} < train
     assert pairs("test") == splits["test"]
     assert pairs("test", seed=1) != splits["test"]

@@ -268,6 +268,15 @@ def test_curves_of_what_the_runs_measured(tmp_path):
     assert "validation BLEU" in words(svg(tmp_path / "curves.svg"))
 
 
+def test_what_means_nothing_is_not_drawn(tmp_path):
+    single_words = {"kind": "validation", "step": 300, "perplexity": 9.0, "bleu": 0.0}
+    plots.draw_curves({"one": [*RECORDS, single_words]}, tmp_path / "curves.svg")
+    assert "validation BLEU" not in words(svg(tmp_path / "curves.svg"))
+    judged = single_words | {"bleu": None, "exact": 99.5}
+    plots.draw_curves({"one": [*RECORDS, judged]}, tmp_path / "curves.svg")
+    assert "exactly right, per cent" in words(svg(tmp_path / "curves.svg"))
+
+
 def test_a_curve_runs_through_its_points(tmp_path):
     steps, rates = np.array([0.0, 50, 100]), np.array([0, 2.0, 1.0])
     plots.draw_schedules({"up and down": (steps, rates)}, tmp_path / "schedule.svg")

@@ -1,12 +1,13 @@
 """Figures of a run: which validation is the best, and what survives a cut."""
 
 import json
+from typing import Any
 
 from mlx_transformer.training.report import MetricsLog, ValidationReport, duration
 
 
-def report(loss: float, bleu: float | None = None) -> ValidationReport:
-    return ValidationReport(step=1, loss=loss, perplexity=2.0, seconds=1.0, bleu=bleu)
+def report(loss: float, **scores: Any) -> ValidationReport:
+    return ValidationReport(step=1, loss=loss, perplexity=2.0, seconds=1.0, **scores)
 
 
 def test_bleu_decides_and_where_there_is_none_the_loss():
@@ -15,6 +16,14 @@ def test_bleu_decides_and_where_there_is_none_the_loss():
     # Translations of one word have BLEU 0, however good they are; any BLEU is better than none.
     assert report(1.0, bleu=0.0).score > report(2.0, bleu=0.0).score
     assert report(2.0, bleu=0.1).score > report(1.0, bleu=0.0).score
+
+
+def test_what_a_recipe_is_judged_by_decides_and_is_told():
+    better = report(1.0, metric="exact", exact=50.0, chrf=60.0)
+    assert better.score > report(0.5, metric="exact", exact=40.0, chrf=90.0).score
+    assert report(1.0, metric="chrf", bleu=0.0, chrf=60.0).score == 60
+    assert "exact 50.00" in better.lines()[0] and "chrF2 60.00" in better.lines()[0]
+    assert "BLEU" not in better.lines()[0]
 
 
 def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
