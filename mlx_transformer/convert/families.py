@@ -21,6 +21,7 @@ from mlx_transformer.convert import (
 )
 from mlx_transformer.convert.checkpoint import Checkpoint
 from mlx_transformer.convert.family import Family, Options, Source, open_source
+from mlx_transformer.convert.tensors import shown
 from mlx_transformer.errors import InputError
 
 # The first that fits is taken.
@@ -47,24 +48,34 @@ def find_family(
     checkpoint: Checkpoint, options: Options, name: str | None = None
 ) -> tuple[Family, Source]:
     """The family of that name, or the one whose keys these are."""
-    if name is not None:
-        family = FAMILIES[name]
-        source = open_source(checkpoint, family, options, trusted=True)
-        if source is None:
-            raise InputError(
-                f"{checkpoint.path} is not {family.title}: no key ends in {family.anchor!r}",
-                options=["list", "rename"],
-            )
-        return family, source
     model_type = checkpoint.fields("config.json").get("model_type")
     if model_type in REFUSED:
         raise InputError(f"{checkpoint.path} is {REFUSED[model_type]}: that is not supported")
-    for family in FAMILIES.values():
-        source = open_source(checkpoint, family, options)
-        if source is not None:
-            return family, source
+    opened = ((each, open_source(checkpoint, each, options)) for each in FAMILIES.values())
+    known = next(((family, source) for family, source in opened if source is not None), None)
+    if name is not None and (known is None or known[0].name != name):
+        if known is not None and model_type is not None:
+            raise InputError(
+                f"{checkpoint.path} says that it is {known[0].title} (model_type "
+                f"{shown(model_type)}), not {FAMILIES[name].title}",
+                options=["family"],
+            )
+        return _trusted(checkpoint, options, FAMILIES[name])
+    if known is not None:
+        return known
     raise InputError(
         f"{checkpoint.path} is of no family we know ({', '.join(FAMILIES)}): no key ends in one "
         "that they have",
         options=["list", "rename"],
     )
+
+
+def _trusted(checkpoint: Checkpoint, options: Options, family: Family) -> tuple[Family, Source]:
+    """As the user says: files that do not say what they are cannot contradict."""
+    source = open_source(checkpoint, family, options, trusted=True)
+    if source is None:
+        raise InputError(
+            f"{checkpoint.path} is not {family.title}: no key ends in {family.anchor!r}",
+            options=["list", "rename"],
+        )
+    return family, source

@@ -66,6 +66,7 @@ class Original:
 
     description: str
     logits: Logits
+    independent: bool = False  # its settings are its own, not those of the converted model
 
 
 def _any(source: Source) -> bool:

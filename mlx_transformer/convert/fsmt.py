@@ -28,6 +28,6 @@ FAMILY = Family(
     layers=fairseq.LAYERS,
     table=fairseq.TABLE,
     settings=settings,
-    original=transformers_model("FSMTForConditionalGeneration"),
+    original=transformers_model,
     vocabulary=lambda source: {n: source.checkpoint.directory / n for n in FAMILY_FILES},
 )

@@ -39,7 +39,7 @@ FAMILY = Family(
     layers=fairseq.LAYERS,
     table=huggingface.TABLE,
     settings=settings,
-    original=transformers_model("MarianMTModel"),
+    original=transformers_model,
     copies=huggingface.COPIES,
     vocabulary=vocabulary,
 )

@@ -67,7 +67,7 @@ def original(source: Source, config: ModelConfig) -> Original:
     def logits(source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
         return np.array(model(mx.array(source_ids), mx.array(target_ids)))
 
-    return Original("the model that it was made from, in MLX", logits)
+    return Original("the model that it was made from, in MLX", logits, independent=True)
 
 
 FAMILY = Family(

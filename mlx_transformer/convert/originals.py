@@ -22,34 +22,30 @@ OpenOriginal = Callable[[Source, ModelConfig], Original]
 PACKAGES = {"torch": "torch==2.13.*", "transformers": "transformers>=5,<6"}
 
 
-def transformers_model(class_name: str) -> OpenOriginal:
-    """The real thing, loaded by transformers itself."""
+def transformers_model(source: Source, config: ModelConfig) -> Original:
+    """The real thing, loaded by transformers itself, which asks the files alone what they are."""
+    need_package("torch")
+    need_package("transformers")
+    import torch
+    import transformers
 
-    def open_original(source: Source, config: ModelConfig) -> Original:
-        need_package("torch")
-        need_package("transformers")
-        import torch
-        import transformers
+    transformers.utils.logging.disable_progress_bar()
+    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(
+        source.checkpoint.directory, dtype=torch.float32, local_files_only=True
+    )
+    model.eval()
 
-        transformers.utils.logging.disable_progress_bar()
-        model = getattr(transformers, class_name).from_pretrained(
-            source.checkpoint.directory, dtype=torch.float32, local_files_only=True
-        )
-        model.eval()
+    def run(source_ids: torch.Tensor, target_ids: torch.Tensor) -> torch.Tensor:
+        # Without the cache: with it, FSMT drops the causal mask on several words at once.
+        return model(
+            input_ids=source_ids,
+            attention_mask=(source_ids != config.pad_id).long(),
+            decoder_input_ids=target_ids,
+            use_cache=False,
+        ).logits
 
-        def run(source_ids: torch.Tensor, target_ids: torch.Tensor) -> torch.Tensor:
-            # Without the cache: with it, FSMT drops the causal mask on several words at once.
-            return model(
-                input_ids=source_ids,
-                attention_mask=(source_ids != config.pad_id).long(),
-                decoder_input_ids=target_ids,
-                use_cache=False,
-            ).logits
-
-        description = f"`{class_name}` of transformers, loaded by it from the same files"
-        return Original(description, on_numpy(run))
-
-    return open_original
+    description = f"`{type(model).__name__}` of transformers, loaded by it from the same files"
+    return Original(description, on_numpy(run), independent=True)
 
 
 def plain_pass(framework: str, names: TensorNames) -> OpenOriginal:

@@ -28,7 +28,7 @@ FAMILY = Family(
     layers=fairseq.LAYERS,
     table=huggingface.TABLE,
     settings=settings,
-    original=transformers_model("PegasusForConditionalGeneration"),
+    original=transformers_model,
     copies=huggingface.COPIES,
     vocabulary=huggingface.vocabulary,
 )

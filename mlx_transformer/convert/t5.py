@@ -2,10 +2,9 @@
 
 from typing import Any
 
-from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert import huggingface
 from mlx_transformer.convert.checkpoint import Fields
-from mlx_transformer.convert.family import Family, Original, Source
+from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import Line, Table, stack, under
 from mlx_transformer.convert.originals import transformers_model
 
@@ -49,11 +48,7 @@ TABLE: Table = {
     "encoder.norm.*": "encoder.final_layer_norm.*",
     "decoder.norm.*": "decoder.final_layer_norm.*",
 }
-MODEL_TYPES = {
-    "t5": "T5ForConditionalGeneration",
-    "mt5": "MT5ForConditionalGeneration",
-    "umt5": "UMT5ForConditionalGeneration",
-}
+MODEL_TYPES = ("t5", "mt5", "umt5")
 
 
 def matches(source: Source) -> bool:
@@ -108,11 +103,6 @@ def _scales_logits(config: Fields) -> bool:
     return tied and config.get("model_type") == "umt5"
 
 
-def original(source: Source, config: ModelConfig) -> Original:
-    model_type = source.checkpoint.fields("config.json").text("model_type", default="mt5")
-    return transformers_model(MODEL_TYPES[model_type])(source, config)
-
-
 FAMILY = Family(
     name="t5",
     title="a T5 model",
@@ -121,7 +111,7 @@ FAMILY = Family(
     layers=LAYERS,
     table=TABLE,
     settings=settings,
-    original=original,
+    original=transformers_model,
     copies=huggingface.COPIES,
     # Saved by the first files, used by nobody.
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),

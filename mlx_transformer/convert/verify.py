@@ -1,7 +1,7 @@
 """Run the original beside the converted model, and certify how far they are apart."""
 
 import importlib.metadata
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,8 @@ import numpy as np
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.families import find_family
-from mlx_transformer.convert.family import Logits, Options
+from mlx_transformer.convert.family import Family, Logits, Options, Source
+from mlx_transformer.convert.plan import REQUIRED
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import load_model, named_parameters
 from mlx_transformer.tokenizer import load_tokenizer
@@ -20,6 +21,9 @@ from mlx_transformer.tokenizer import load_tokenizer
 TOLERANCE = 1e-4
 RANDOM_SOURCES = 32
 STEPS = 10
+# What no tensor shows, and what a user can name.
+UNSEEN = (*REQUIRED, "norm", "norm_eps", "activation", "scale_embedding")
+OWN_KEYS = ("source_embedding", "target_embedding", "output", "positions")
 SENTENCES = (
     "Good morning!",
     "The house at the end of the street is empty.",
@@ -46,7 +50,7 @@ CERTIFICATE = """\
 | greedy ids, random sources | {random} |
 | greedy ids, sentences | {sentences} |
 | versions | {versions} |
-
+{assumed}
 Both computed in float32, without dropout, on the same ids: {RANDOM_SOURCES} sources of random words
 and, where there is a tokenizer, {n} sentences. Greedy ids are the best {STEPS} next words, each
 model reading its own.
@@ -63,6 +67,7 @@ class Certificate:
     largest: float
     maximum: float  # difference of two logits
     mean: float
+    assumed: Mapping[str, object]  # settings that the original was given, and does not prove
     random: tuple[int, int]  # sources with equal greedy ids, of how many
     sentences: tuple[int, int] | None  # without a tokenizer there are none
 
@@ -87,6 +92,7 @@ class Certificate:
             random=equal(self.random),
             sentences=equal(self.sentences),
             versions=_versions(),
+            assumed=self._assumptions(),
             RANDOM_SOURCES=RANDOM_SOURCES,
             STEPS=STEPS,
             n=len(SENTENCES),
@@ -98,9 +104,21 @@ class Certificate:
                 f"Stored in {self.precision}, the logits differ from the original's by up to "
                 f"{self.relative:.1e} of the largest."
             )
+        if self.holds and self.assumed:
+            return (
+                "If what was assumed is right, the converted model computes what the original did."
+            )
         if self.holds:
             return "The converted model computes what the original computes."
         return "THE CONVERTED MODEL DOES NOT COMPUTE WHAT THE ORIGINAL COMPUTES."
+
+    def _assumptions(self) -> str:
+        if not self.assumed:
+            return ""
+        listed = ", ".join(f"{name} {value}" for name, value in self.assumed.items())
+        return (
+            f"| assumed, not proven | {listed}: the file does not say so, both models were told |\n"
+        )
 
 
 def verify(
@@ -128,6 +146,7 @@ def verify(
         largest=float(np.abs(theirs.max(axis=-1)).max()),
         maximum=float(difference.max()),
         mean=float(difference.mean()),
+        assumed={} if original.independent else assumptions(found, source, config),
         random=_equal_ids(original.logits, converted, random, config),
         sentences=None
         if sentences is None
@@ -135,6 +154,16 @@ def verify(
     )
     (directory / "PARITY.md").write_text(certificate.text(directory.name), encoding="utf-8")
     return certificate
+
+
+def assumptions(family: Family, source: Source, config: ModelConfig) -> dict[str, object]:
+    """What was not read off the checkpoint: settings that no tensor shows, keys and new names."""
+    said, options = family.settings(source), source.options
+    told = {name: value for name, value in config.to_dict().items() if name in options.settings}
+    unseen = {name: getattr(config, name) for name in UNSEEN if name not in said}
+    keys = {name: getattr(options, name) for name in OWN_KEYS if getattr(options, name)}
+    renames = {f"the name {new} for": old for old, new in options.renames}
+    return {**unseen, **told, **keys, **renames}
 
 
 def _precision(directory: Path) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-pytest.importorskip("transformers")
+transformers = pytest.importorskip("transformers")
 
 from mlx_transformer.__main__ import main  # noqa: E402
 from mlx_transformer.convert.conversion import convert  # noqa: E402
@@ -212,3 +212,51 @@ def test_without_the_framework_it_says_how_to_get_it(name, package, tmp_path, mo
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
     with pytest.raises(RunError, match=f'for want of {package}: pip install "{package}'):
         verify(folder, out, options)
+
+
+def test_what_the_files_say_they_are_cannot_be_contradicted(tmp_path, capsys):
+    """The two have the same keys and shapes; only where the norms stand differs."""
+    config = transformers.M2M100Config(
+        **hugging_face.SIZES, vocab_size=40, activation_function="relu", init_std=0.2
+    )
+    torch.manual_seed(0)
+    model = hugging_face.shaken(transformers.M2M100ForConditionalGeneration(config))
+    model.save_pretrained(tmp_path / "m2m100")
+    files = [str(tmp_path / "m2m100"), str(tmp_path / "out"), "--verify"]
+    assert main(["convert", *files, "--family", "marian"]) == 2
+    assert "says that it is an M2M100 or NLLB model" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+    assert main(["convert", *files, "--family", "m2m100"]) == 0
+    assert "`M2M100ForConditionalGeneration` of transformers" in capsys.readouterr().out
+
+
+def test_the_reference_is_what_the_files_say(tmp_path):
+    """A wrong setting is found out where the original has its own."""
+    save_marian(tmp_path / "original")
+    options = Options(settings={"h": 2})
+    convert(tmp_path / "original", tmp_path / "out", options)
+    certificate = verify(tmp_path / "original", tmp_path / "out", options)
+    assert not certificate.holds
+    assert certificate.assumed == {}
+
+
+def test_what_rests_on_flags_does_not_read_as_proven(tmp_path):
+    """A wrong number of heads: both models were told so, and the weights do not tell."""
+    (tmp_path / "original").mkdir()
+    save_torch(tmp_path / "original")
+    options = Options(settings=users.IDS | {"h": 2 * users.IDS["h"]})
+    convert(tmp_path / "original", tmp_path / "out", options)
+    text = verify(tmp_path / "original", tmp_path / "out", options).text("out")
+    assert "If what was assumed is right" in text
+    assert "The converted model computes what the original computes." not in text
+    (line,) = [line for line in text.splitlines() if "assumed, not proven" in line]
+    for word in ("h 8", "pad_id", "norm post", "activation relu", "scale_embedding True"):
+        assert word in line
+
+
+def test_what_the_checkpoint_says_is_not_assumed(tmp_path):
+    (tmp_path / "original").mkdir()
+    save_fairseq(tmp_path / "original")
+    convert(tmp_path / "original", tmp_path / "out")
+    certificate = verify(tmp_path / "original", tmp_path / "out", Options())
+    assert "h" not in certificate.assumed and "norm" not in certificate.assumed
