@@ -24,7 +24,7 @@ Norm = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
 Positions = Literal["sinusoidal", "learned", "relative"]
 PositionLayout = Literal["interleaved", "halves"]
-Activation = Literal["relu", "gelu", "gelu_tanh", "swish"]
+Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]
 
 # No model is larger. MLX counts in 32 bits, and its own complaints mean nothing to a user.
 MOST = 1 << 24

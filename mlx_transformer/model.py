@@ -275,6 +275,7 @@ ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
     "relu": nn.relu,
     "gelu": nn.gelu,
     "gelu_tanh": nn.gelu_approx,
+    "gelu_sigmoid": nn.gelu_fast_approx,  # x sigmoid(1.702 x)
     "swish": nn.silu,
 }
 

@@ -5,10 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from mlx_transformer.convert import ctranslate2_file
 from mlx_transformer.convert.npz_file import read_npz
 from mlx_transformer.convert.pickle_machine import Record
 from mlx_transformer.convert.safetensors_file import read_safetensors
-from mlx_transformer.convert.tensors import LazyTensor
+from mlx_transformer.convert.tensors import LazyTensor, Tensor
 from mlx_transformer.convert.torch_file import read_torch
 from mlx_transformer.errors import InputError, naming
 from mlx_transformer.printable import shown
@@ -23,6 +24,8 @@ WEIGHT_FILES = (
     "checkpoint_best.pt",
     "model.pt",
     "model.npz",
+    "model.bin",
+    "model/model.bin",
 )
 # Where in a training checkpoint the state dict is.
 STATE_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "module", "weights")
@@ -80,7 +83,7 @@ class Fields(Mapping[str, object]):
 @dataclass
 class Checkpoint:
     path: Path
-    tensors: dict[str, LazyTensor]
+    tensors: dict[str, Tensor]
     metadata: dict[str, object] = field(default_factory=dict)
 
     @property
@@ -115,21 +118,27 @@ def _weights_in(directory: Path) -> Path:
     raise InputError(f"which file holds the weights? Name one (found here: {listed})")
 
 
-def _read_file(path: Path) -> tuple[dict[str, LazyTensor], dict[str, object]]:
+def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     if path.name.endswith(".index.json"):
         return _read_shards(path), {}
     if path.suffix == ".safetensors":
         return read_safetensors(path), {}
     if path.suffix == ".npz":
         return read_npz(path), {}
+    if ctranslate2_file.is_argos(path):
+        return ctranslate2_file.read_argos(path)
+    with path.open("rb") as file:
+        start = file.read(16)
+    if ctranslate2_file.is_model_bin(start):
+        return ctranslate2_file.read_folder(path)
     return _state_dict(read_torch(path))
 
 
-def _read_shards(index: Path) -> dict[str, LazyTensor]:
+def _read_shards(index: Path) -> dict[str, Tensor]:
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict) or not weight_map:
         raise InputError("the index has no weight_map")
-    tensors: dict[str, LazyTensor] = {}
+    tensors: dict[str, Tensor] = {}
     for name in dict.fromkeys(weight_map.values()):
         if not isinstance(name, str) or Path(name).name != name:
             raise InputError(f"the index names {shown(name)}, which is not a file beside it")
@@ -140,7 +149,7 @@ def _read_shards(index: Path) -> dict[str, LazyTensor]:
     return tensors
 
 
-def _state_dict(root: object) -> tuple[dict[str, LazyTensor], dict[str, object]]:
+def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
     """The tensors of what was saved, and the rest of it."""
     if not isinstance(root, dict):
         raise InputError("the file holds no dictionary of tensors; save a model's state_dict()")
@@ -158,7 +167,7 @@ def _state_dict(root: object) -> tuple[dict[str, LazyTensor], dict[str, object]]
     return tensors, metadata
 
 
-def _tensors(value: object) -> dict[str, LazyTensor]:
+def _tensors(value: object) -> dict[str, Tensor]:
     if not isinstance(value, dict):
         return {}
     return {str(key): item for key, item in value.items() if isinstance(item, LazyTensor)}

@@ -6,6 +6,7 @@ To add one, write a file like `fairseq.py` that ends in a `FAMILY`, and name it 
 from mlx_transformer.convert import (
     annotated,
     bart,
+    ctranslate2,
     fairseq,
     fsmt,
     jadore,
@@ -27,7 +28,7 @@ from mlx_transformer.errors import InputError
 # The first that fits is taken.
 MODULES = (
     *(torch_nn, marian, fsmt, bart, mbart, m2m100, pegasus, t5, fairseq),
-    *(annotated, jadore, opennmt, marian_npz, mlx),
+    *(annotated, jadore, opennmt, marian_npz, ctranslate2, mlx),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in MODULES}
 

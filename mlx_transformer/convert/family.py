@@ -11,7 +11,7 @@ import numpy as np
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.checkpoint import Checkpoint
 from mlx_transformer.convert.mapping import Table
-from mlx_transformer.convert.tensors import LazyTensor
+from mlx_transformer.convert.tensors import Tensor
 from mlx_transformer.errors import InputError
 from mlx_transformer.printable import shown
 
@@ -35,7 +35,7 @@ class Source:
     """A checkpoint whose tensors go by the names of the family's table."""
 
     checkpoint: Checkpoint
-    tensors: dict[str, LazyTensor]
+    tensors: dict[str, Tensor]
     original: dict[str, str]  # the name in the file
     options: Options
 

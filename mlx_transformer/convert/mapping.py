@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, cast
+from mlx_transformer.convert.tensors import Tensor, cast
 from mlx_transformer.errors import InputError
 from mlx_transformer.untrusted import FLOATS
 
@@ -28,7 +28,8 @@ class Rule:
     transpose: bool = False
     rows: tuple[int, int, int] | None = None  # (first, last, of how many) equal parts
     scale: Callable[[int], float] | None = None  # factor, from the length of the last axis
-    extra: float | None = None  # the value of one more row, for a padding id
+    extra: float | None = None  # the value of more rows at the end, for a padding id
+    extra_rows: int = 1
 
     def rename(self, change: Callable[[str], str]) -> "Rule":
         return replace(self, keys=tuple(map(change, self.keys)))
@@ -39,7 +40,7 @@ ZEROS = Rule(())
 
 Line = str | Rule | list[str | Rule]
 Table = Mapping[str, Line]
-Tensors = Mapping[str, LazyTensor]
+Tensors = Mapping[str, Tensor]
 
 
 def stack(*keys: str) -> Rule:
@@ -57,9 +58,9 @@ def part(key: str, first: int, last: int, of: int = 3) -> Rule:
     return Rule((key,), rows=(first, last, of))
 
 
-def with_extra_row(key: str, value: float) -> Rule:
-    """One word more than the checkpoint has, where it has none that could mean padding."""
-    return Rule((key,), extra=value)
+def with_extra_rows(key: str, value: float, count: int = 1) -> Rule:
+    """More words than the checkpoint has, where it has none that could mean padding."""
+    return Rule((key,), extra=value, extra_rows=count)
 
 
 def under(ours: str, theirs: str, table: Table) -> dict[str, Line]:
@@ -112,7 +113,7 @@ def shape_of(rule: Rule, tensors: Tensors) -> tuple[int, ...]:
     return (sum(shape[0] for shape in shapes), *shapes[0][1:]) if shapes[0] else ()
 
 
-def _piece_shape(rule: Rule, tensor: LazyTensor) -> tuple[int, ...]:
+def _piece_shape(rule: Rule, tensor: Tensor) -> tuple[int, ...]:
     shape = squeezed(tensor.shape)
     if rule.transpose:
         shape = shape[::-1]
@@ -120,7 +121,7 @@ def _piece_shape(rule: Rule, tensor: LazyTensor) -> tuple[int, ...]:
         first, last, of = rule.rows
         shape = (shape[0] // of * (last - first), *shape[1:])
     if rule.extra is not None and shape:
-        shape = (shape[0] + 1, *shape[1:])
+        shape = (shape[0] + rule.extra_rows, *shape[1:])
     return shape
 
 
@@ -132,13 +133,16 @@ def squeezed(shape: Iterable[int]) -> tuple[int, ...]:
 def make(rule: Rule, tensors: Tensors, shape: tuple[int, ...], dtype: str) -> np.ndarray:
     """The parameter itself, bfloat16 in its bits."""
     if not rule.keys:
-        return np.zeros(shape, NUMPY_TYPES[dtype])
+        values = np.zeros(shape, np.float32)
+        if rule.extra is not None:
+            values[-rule.extra_rows :] = rule.extra
+        return cast(values, "float32", dtype)
     pieces = [_piece(rule, tensors[key], dtype) for key in rule.keys]
     values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     return values.reshape(shape)
 
 
-def _piece(rule: Rule, tensor: LazyTensor, dtype: str) -> np.ndarray:
+def _piece(rule: Rule, tensor: Tensor, dtype: str) -> np.ndarray:
     values, source = tensor.numpy(), tensor.dtype
     values = values.reshape(squeezed(values.shape))
     if rule.transpose:
@@ -152,8 +156,8 @@ def _piece(rule: Rule, tensor: LazyTensor, dtype: str) -> np.ndarray:
         values = values * np.float32(rule.scale(values.shape[-1]))
     values = cast(values, source, dtype)
     if rule.extra is not None:
-        row = cast(np.full((1, *values.shape[1:]), rule.extra, np.float32), "float32", dtype)
-        values = np.concatenate([values, row])
+        rows = np.full((rule.extra_rows, *values.shape[1:]), rule.extra, np.float32)
+        values = np.concatenate([values, cast(rows, "float32", dtype)])
     return values
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.mapping import Table, stack, transposed, under, with_extra_row
+from mlx_transformer.convert.mapping import Table, stack, transposed, under, with_extra_rows
 from mlx_transformer.convert.originals import plain_pass
 from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
@@ -54,13 +54,13 @@ DECODER_LAYER: Table = {
 LAYERS = {"encoder": "encoder_l{n}_", "decoder": "decoder_l{n}_"}
 # Marian masks by length and has no word for padding: one is added after the last.
 TABLE: Table = {
-    "source_words.weight": [with_extra_row("encoder_Wemb", 0), with_extra_row("Wemb", 0)],
-    "target_words.weight": [with_extra_row("decoder_Wemb", 0), with_extra_row("Wemb", 0)],
+    "source_words.weight": [with_extra_rows("encoder_Wemb", 0), with_extra_rows("Wemb", 0)],
+    "target_words.weight": [with_extra_rows("decoder_Wemb", 0), with_extra_rows("Wemb", 0)],
     "output.weight": [
-        with_extra_row("decoder_ff_logit_out_Wt", 0),
+        with_extra_rows("decoder_ff_logit_out_Wt", 0),
         replace(transposed("decoder_ff_logit_out_W"), extra=0),
     ],
-    "output_bias": with_extra_row("decoder_ff_logit_out_b", NEVER),
+    "output_bias": with_extra_rows("decoder_ff_logit_out_b", NEVER),
     "source_embedding.positions": "Wpos",
     "target_embedding.positions": "Wpos",
     **norm("source_embedding.norm", "encoder_emb"),

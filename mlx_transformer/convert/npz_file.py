@@ -1,10 +1,11 @@
-"""NumPy `.npz` files: a zip of `.npy` arrays, each mapped where it lies."""
+"""NumPy `.npz` files: a zip of `.npy` arrays, each mapped where it lies or unpacked if need be."""
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
-from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage
-from mlx_transformer.convert.zip_file import stored_members
+from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage, Tensor
+from mlx_transformer.convert.zip_file import zip_members
 from mlx_transformer.errors import InputError
 from mlx_transformer.printable import shown
 
@@ -19,8 +20,8 @@ NAMES = {code: name for name, code in NUMPY_TYPES.items() if name != "bfloat16"}
 MAX_HEADER_BYTES = 10_000
 
 
-def read_npz(path: Path) -> dict[str, LazyTensor]:
-    members = stored_members(path)
+def read_npz(path: Path) -> dict[str, Tensor]:
+    members = zip_members(path, compressed=True)
     return {name.removesuffix(".npy"): _array(name, member) for name, member in members.items()}
 
 
@@ -31,12 +32,8 @@ def _array(name: str, member: Storage) -> LazyTensor:
     order, code, fortran, sizes = (group.decode() for group in header.groups())
     if code not in NAMES:
         raise InputError(f"{shown(name)} has the dtype {code}, which is not supported")
-    storage = Storage(
-        member.path,
-        member.nbytes - header.end(),
-        (member.start or 0) + header.end(),
-        ">" if order == ">" else "<",
-    )
+    values = member.part(header.end(), member.nbytes - header.end())
+    storage = replace(values, byteorder=">" if order == ">" else "<")
     shape = tuple(int(size) for size in sizes.replace(" ", "").split(",") if size)
     if fortran == "False":
         return LazyTensor.contiguous(storage, NAMES[code], shape)

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.convert.tensors import LazyTensor, cast
+from mlx_transformer.convert.tensors import Tensor, cast
 from mlx_transformer.model import sinusoids
 
 # Frameworks compute their tables in float32, some save them in half precision; a learned table is
@@ -15,7 +15,7 @@ TOLERANCE = 5e-3
 MAX_FORMULA_LENGTH = 16_384
 
 
-def recognise_sinusoids(tensor: LazyTensor) -> dict[str, Any] | None:
+def recognise_sinusoids(tensor: Tensor) -> dict[str, Any] | None:
     """The settings that give this table (n, d_model), or None when it is not sinusoidal.
 
     The first rows are compared before the others are even read: large tables are words, mostly.

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import numpy as np
 
-from mlx_transformer.convert.tensors import LazyTensor, Storage, itemsize
+from mlx_transformer.convert.tensors import LazyTensor, Storage, Tensor, itemsize
 from mlx_transformer.untrusted import DTYPES, Stored, read_header
 
 CODES = {dtype: code for code, (dtype, _) in DTYPES.items()}
 
 
-def read_safetensors(path: Path) -> dict[str, LazyTensor]:
+def read_safetensors(path: Path) -> dict[str, Tensor]:
     return {name: _tensor(path, stored) for name, stored in read_header(path).items()}
 
 

@@ -6,7 +6,7 @@ a conversion holds one tensor at a time, whatever the size of the checkpoint.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -50,6 +50,24 @@ class Storage:
             return np.empty(0, dtype)
         start = self.start + offset
         return np.asarray(np.memmap(self.path, dtype, mode="r", offset=start, shape=(count,)))
+
+    def part(self, offset: int, nbytes: int) -> "Storage":
+        """`nbytes` bytes of this storage as one of their own."""
+        assert self.start is not None
+        if not 0 <= offset <= offset + nbytes <= self.nbytes:
+            raise InputError(f"the file ends within {nbytes} bytes that it should hold")
+        return replace(self, start=self.start + offset, nbytes=nbytes)
+
+
+@dataclass(kw_only=True)
+class Unpacked(Storage):
+    """A range of bytes in memory: what was compressed in the file."""
+
+    data: bytes
+
+    def map(self, offset: int, count: int, dtype: str) -> np.ndarray:
+        assert self.start is not None
+        return np.frombuffer(self.data, self.byteorder + dtype, count, self.start + offset)
 
 
 @dataclass(frozen=True)
@@ -103,6 +121,32 @@ class LazyTensor:
         flat = self.storage.map(self.offset * step, self._reach, dtype)
         strides = [stride * step for stride in self.strides]
         return np.lib.stride_tricks.as_strided(flat, self.shape, strides, writeable=False)
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """Whole numbers (rows, ...) that stand for floats: each divided by its row's scale."""
+
+    whole: LazyTensor
+    scale: LazyTensor | float  # one for all, or (rows,)
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.scale, LazyTensor) and self.scale.shape not in ((), self.shape[:1]):
+            raise InputError(f"a tensor {self.shape} has scales {self.scale.shape}, not one a row")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.whole.shape
+
+    def numpy(self) -> np.ndarray:
+        scale = self.scale.numpy() if isinstance(self.scale, LazyTensor) else self.scale
+        by_row = np.reshape(scale, (-1, *[1] * (len(self.shape) - 1)))
+        with np.errstate(divide="ignore", invalid="ignore"):  # a damaged file is not our warning
+            return self.whole.numpy().astype(np.float32) / by_row.astype(np.float32)
+
+
+Tensor = LazyTensor | QuantizedTensor
 
 
 def check_numbers(numbers: tuple[int, ...]) -> None:

@@ -19,7 +19,7 @@ from mlx_transformer.convert.pickle_machine import (
     load_pickle,
 )
 from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage, itemsize
-from mlx_transformer.convert.zip_file import ZIP_MAGIC, stored_members
+from mlx_transformer.convert.zip_file import ZIP_MAGIC, zip_members
 from mlx_transformer.errors import InputError
 from mlx_transformer.printable import shown
 
@@ -42,7 +42,7 @@ def read_torch(path: Path) -> object:
 
 
 def _read_zip(path: Path) -> object:
-    members = stored_members(path)
+    members = zip_members(path)
     pickles = [name for name in members if name.rpartition("/")[2] == "data.pkl"]
     if len(pickles) != 1:
         raise InputError(f"a torch.save file holds one data.pkl, this zip holds {len(pickles)}")

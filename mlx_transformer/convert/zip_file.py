@@ -1,26 +1,34 @@
-"""Zip files whose members are stored as they are, so that they can be mapped where they lie.
+"""Zip files. Members that are stored as they are can be mapped where they lie.
 
-`torch.save` and `numpy.savez` write such files. Compressed members are refused: they could not be
-mapped, and they are how a small file unpacks into a huge one.
+`torch.save` and `numpy.savez` write such files. Compressed members are how a small file unpacks
+into a huge one: they are refused, or, where programs do write them, held to a size in all.
 """
 
 import io
 import os
 import struct
 import zipfile
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from mlx_transformer.convert.tensors import Storage
+import numpy as np
+
+from mlx_transformer.convert.tensors import Storage, Unpacked
 from mlx_transformer.errors import InputError
 from mlx_transformer.printable import shown
 
 ZIP_MAGIC = b"PK\x03\x04"
 MAX_DIRECTORY_BYTES = 16 << 20
+# Weights hardly shrink. This much more than the file, and a little, is what zeros may add.
+MAX_GROWTH = 20
+ALWAYS_FINE = 1 << 20
 
 
-def stored_members(path: Path) -> dict[str, Storage]:
-    """Where each member of a zip lies in the file; nothing is unpacked."""
+def zip_members(path: Path, *, compressed: bool = False) -> dict[str, Storage]:
+    """Each member of a zip where it lies in the file; nothing is unpacked yet."""
     with _ModestFile(path) as file:
         try:
             entries = zipfile.ZipFile(file).infolist()
@@ -34,8 +42,9 @@ def stored_members(path: Path) -> dict[str, Storage]:
             raise InputError(f"the zip is damaged or cut short ({error})") from error
         size = path.stat().st_size
         members: dict[str, Storage] = {}
+        _check_growth(entries, size)
         for entry in entries:
-            _check(entry)
+            _check(entry, compressed)
             if entry.filename in members:
                 raise InputError(f"the zip holds {shown(entry.filename)} twice")
             members[entry.filename] = _locate(file, path, size, entry)
@@ -54,12 +63,20 @@ class _ModestFile(io.FileIO):
         return super().read(size)
 
 
-def _check(entry: zipfile.ZipInfo) -> None:
+def _check_growth(entries: Sequence[zipfile.ZipInfo], size: int) -> None:
+    unpacked = sum(entry.file_size for entry in entries)
+    if unpacked > MAX_GROWTH * size + ALWAYS_FINE:
+        raise InputError(f"the zip of {size} bytes would unpack to {unpacked}")
+
+
+def _check(entry: zipfile.ZipInfo, compressed: bool) -> None:
     name = entry.filename
     if name.startswith("/") or "\\" in name or ".." in name.split("/"):
         raise InputError(f"the zip holds {shown(name)}, a path that leads out of it")
     if entry.flag_bits & 1:
         raise InputError(f"{shown(name)} in the zip is encrypted")
+    if entry.compress_type == zipfile.ZIP_DEFLATED and compressed:
+        return
     if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
         raise InputError(
             f"{shown(name)} in the zip is compressed; torch.save and numpy.savez store members "
@@ -79,14 +96,47 @@ def _locate(file: io.FileIO, path: Path, size: int, entry: zipfile.ZipInfo) -> S
     ):
         raise InputError(f"the zip's table of contents is wrong about {shown(entry.filename)}")
     start = entry.header_offset + 30 + name_length + extra_length
-    if start + entry.file_size > size:
+    if start + entry.compress_size > size:
         raise InputError(
-            f"{shown(entry.filename)} should have {entry.file_size} bytes, but the file ends first"
+            f"{shown(entry.filename)} should have {entry.compress_size} bytes, "
+            "but the file ends first"
         )
-    return Storage(path, entry.file_size, start)
+    packed = Storage(path, entry.compress_size, start)
+    if entry.compress_type == zipfile.ZIP_STORED:
+        return packed
+    return Compressed(path, entry.file_size, 0, packed=packed)
+
+
+@dataclass(kw_only=True)
+class Compressed(Storage):
+    """A compressed member, unpacked whenever it is asked for, and as far as it is."""
+
+    packed: Storage
+
+    def map(self, offset: int, count: int, dtype: str) -> np.ndarray:
+        assert self.start is not None
+        first = self.start + offset
+        end = first + count * np.dtype(dtype).itemsize
+        try:
+            inflater = zlib.decompressobj(-zlib.MAX_WBITS)
+            data = inflater.decompress(self.packed.map(0, self.packed.nbytes, "u1").data, end)
+        except zlib.error as error:
+            raise InputError(f"a compressed member of the zip is damaged ({error})") from error
+        if len(data) < end:
+            raise InputError("a compressed member of the zip is cut short")
+        return np.frombuffer(data, self.byteorder + dtype, count, first)
+
+
+def unpacked(member: Storage) -> Storage:
+    """A member whose parts will be asked for one by one: unpacked once, if it is compressed."""
+    if not isinstance(member, Compressed):
+        return member
+    data = member.map(0, member.nbytes, "u1").tobytes()
+    return Unpacked(member.path, len(data), 0, data=data)
 
 
 def _check_overlap(members: dict[str, Storage]) -> None:
-    ranges = sorted((m.start or 0, (m.start or 0) + m.nbytes) for m in members.values())
+    packed = [m.packed if isinstance(m, Compressed) else m for m in members.values()]
+    ranges = sorted((m.start or 0, (m.start or 0) + m.nbytes) for m in packed)
     if any(end > start for (_, end), (start, _) in pairwise(ranges)):
         raise InputError("members of the zip overlap")

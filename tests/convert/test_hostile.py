@@ -12,8 +12,11 @@ import random
 import struct
 import subprocess
 import sys
+import tempfile
 import zipfile
 from collections import OrderedDict
+from collections.abc import Iterable
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +25,7 @@ import safetensors.numpy
 import torch
 
 from tests.convert.hostile_pickles import STORAGE, call, payloads, tensor, text
+from tests.ctranslate2_models import write_model
 
 RUNNER = Path(__file__).parent / "hostile_runner.py"
 MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
@@ -127,8 +131,11 @@ def good_bytes(form: str) -> bytes:
     buffer = io.BytesIO()
     if form == "safetensors":
         return safetensors.numpy.save({name: values.numpy() for name, values in state.items()})
-    if form == "npz":
-        np.savez(buffer, **{name: values.numpy() for name, values in state.items()})
+    if form == "argos":
+        return argos_bytes()
+    if form in ("npz", "compressed npz"):
+        save = np.savez if form == "npz" else np.savez_compressed
+        save(buffer, **{name: values.numpy() for name, values in state.items()})
     else:
         torch.save(
             {"model": state, "epoch": 3}, buffer, _use_new_zipfile_serialization=form == "zip"
@@ -136,14 +143,33 @@ def good_bytes(form: str) -> bytes:
     return buffer.getvalue()
 
 
-SUFFIXES = {"zip": ".pt", "legacy": ".pt", "safetensors": ".safetensors", "npz": ".npz"}
+@cache
+def argos_bytes() -> bytes:
+    """A package whose members are not compressed, so that damage reaches them."""
+    buffer = io.BytesIO()
+    with tempfile.TemporaryDirectory() as folder, zipfile.ZipFile(buffer, "w") as file:
+        model = write_model(Path(folder) / "model", quantization="int8")
+        file.writestr("a/metadata.json", b"{}")
+        for path in model.iterdir():
+            file.write(path, f"a/model/{path.name}")
+    return buffer.getvalue()
+
+
+SUFFIXES = {
+    "zip": ".pt",
+    "legacy": ".pt",
+    "safetensors": ".safetensors",
+    "npz": ".npz",
+    "compressed npz": ".npz",
+    "argos": ".argosmodel",
+}
 
 
 @pytest.mark.parametrize("form", SUFFIXES)
-def test_cut_at_every_tenth_byte(tmp_path: Path, form: str) -> None:
+def test_cut_short(tmp_path: Path, form: str) -> None:
     content = good_bytes(form)
     paths = []
-    for end in range(0, len(content) - 1, 10):
+    for end in range(0, len(content) - 1, max(10, len(content) // 200)):
         paths.append(tmp_path / f"{end}{SUFFIXES[form]}")
         paths[-1].write_bytes(content[:end])
     assert_all_refused(paths)
@@ -279,10 +305,10 @@ def mutations(content: bytes, source: random.Random) -> bytes:
     return bytes(data)
 
 
-def fuzz(folder: Path, rounds: int, seed: int) -> int:
-    """Read damaged files of all forms; each is read or refused. Returns how many were refused."""
+def fuzz(folder: Path, rounds: int, seed: int, forms: Iterable[str] = SUFFIXES) -> int:
+    """Read damaged files of these forms; each is read or refused. Returns how many were refused."""
     source = random.Random(seed)
-    goods = [(good_bytes(form), SUFFIXES[form]) for form in SUFFIXES]
+    goods = [(good_bytes(form), SUFFIXES[form]) for form in forms]
     paths = []
     for i in range(rounds):
         content, suffix = goods[i % len(goods)]
@@ -300,13 +326,12 @@ def test_damaged_files(tmp_path: Path) -> None:
     assert fuzz(tmp_path, rounds=1200, seed=0) > 600
 
 
-if __name__ == "__main__":  # python tests/convert/test_hostile.py SECONDS: a longer run
-    import tempfile
+if __name__ == "__main__":  # python -m tests.convert.test_hostile SECONDS [FORM...]: a longer run
     import time
 
     end, seed, refused = time.time() + float(sys.argv[1]), 1, 0
     while time.time() < end:
         with tempfile.TemporaryDirectory() as name:
-            refused += fuzz(Path(name), rounds=2000, seed=seed)
+            refused += fuzz(Path(name), rounds=2000, seed=seed, forms=sys.argv[2:] or SUFFIXES)
         seed += 1
     print(f"{2000 * (seed - 1)} damaged files, {refused} refused, the others readable")
