@@ -28,7 +28,7 @@ from mlx_transformer.decoding.search import Search
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.storage import count_parameters, load_to_compute
-from mlx_transformer.training.step import Arrays, TrainStep, initial_state
+from mlx_transformer.training.step import MicroBatch, TrainStep, initial_state
 
 SENTENCES = 64
 LENGTH = 32  # of each, source and target: 2,048 tokens to train on
@@ -118,7 +118,7 @@ def seconds_in_turn(*works: Callable[[], object], rounds: int = ROUNDS) -> list[
 class Training:
     """A model in training, as `mlx-transformer train` does it."""
 
-    def __init__(self, model: Transformer, batches: Sequence[Arrays]) -> None:
+    def __init__(self, model: Transformer, batches: Sequence[MicroBatch]) -> None:
         config = TrainingConfig()
         self._step = TrainStep(model.config, config, lanes=device.lane_count())
         self._state = self._step.pack(initial_state(model, config))
@@ -151,7 +151,7 @@ def translate_once(directory: str) -> None:
     translate(fixed_length_search(model, length, BEAM), source)
 
 
-def random_batch(config: ModelConfig, B: int, length: int) -> Arrays:
+def random_batch(config: ModelConfig, B: int, length: int) -> MicroBatch:
     """source, target input and output, (B,length) each and without padding"""
     source, target = (random_ids(config, B, length) for _ in range(2))
     start = np.full((B, 1), config.first_id)

@@ -21,7 +21,7 @@ from mlx_transformer.model import Linear, Transformer
 from mlx_transformer.printable import shown
 from mlx_transformer.untrusted import FLOATS, Stored, read_header
 
-CONFIG, WEIGHTS = "config.json", "model.safetensors"
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 QUANTIZATION_GROUP = 64
 
 Layer = TypeVar("Layer", bound=nn.Module)
@@ -92,7 +92,7 @@ def save_arrays(path: Path, arrays: Mapping[str, mx.array]) -> None:
 
 
 def is_model_directory(directory: Path) -> bool:
-    return all((directory / name).is_file() for name in (CONFIG, WEIGHTS))
+    return all((directory / name).is_file() for name in (CONFIG_FILE, WEIGHTS_FILE))
 
 
 def named_parameters(model: nn.Module) -> dict[str, mx.array]:
@@ -107,8 +107,8 @@ def count_parameters(config: ModelConfig) -> int:
 
 def save_model(model: Transformer, directory: Path) -> None:
     """Write config.json and model.safetensors, as the MLX world expects them."""
-    model.config.save(directory / CONFIG)
-    save_arrays(directory / WEIGHTS, named_parameters(model))
+    model.config.save(directory / CONFIG_FILE)
+    save_arrays(directory / WEIGHTS_FILE, named_parameters(model))
 
 
 def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
@@ -116,19 +116,19 @@ def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
 
     The directory may be a stranger's: what its files say is compared before anything is built.
     """
-    for name in (CONFIG, WEIGHTS):
+    for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (directory / name).is_file():
             raise InputError(
                 f"{directory} is not a model directory: it has no {name} "
                 "(train one, or make one with mlx-transformer convert)"
             )
-    config = ModelConfig.load(directory / CONFIG)
+    config = ModelConfig.load(directory / CONFIG_FILE)
     try:
-        model = _fitting_model(config, read_header(directory / WEIGHTS))
-        model.load_weights(str(directory / WEIGHTS), strict=True)
+        model = _fitting_model(config, read_header(directory / WEIGHTS_FILE))
+        model.load_weights(str(directory / WEIGHTS_FILE), strict=True)
         _check_finite(model)
     except (ValueError, RuntimeError) as error:
-        raise InputError(f"{directory / WEIGHTS} does not fit: {error}") from error
+        raise InputError(f"{directory / WEIGHTS_FILE} does not fit: {error}") from error
     if dtype is not None:
         model.set_dtype(dtype)
     return model

@@ -18,11 +18,12 @@ from mlx.utils import tree_flatten
 
 from mlx_transformer.config import FORMAT_VERSION, ModelConfig, check_format
 from mlx_transformer.errors import RunError, naming
-from mlx_transformer.storage import built_aside, save_arrays
+from mlx_transformer.storage import WEIGHTS_FILE, built_aside, save_arrays
 from mlx_transformer.training.layout import Named
-from mlx_transformer.training.step import State
+from mlx_transformer.training.step import TrainingState
 
-WEIGHTS, REST, PROGRESS = "model.safetensors", "optimizer.safetensors", "progress.json"
+OPTIMIZER_FILE = "optimizer.safetensors"
+PROGRESS_FILE = "progress.json"
 
 
 @dataclass(frozen=True)
@@ -52,20 +53,21 @@ class Checkpoints:
     def paths(self) -> list[Path]:
         return sorted(self.directory.glob("step-" + "[0-9]" * 8))
 
-    def save(self, state: State, progress: Progress, config: ModelConfig) -> None:
+    def save(self, state: TrainingState, progress: Progress, config: ModelConfig) -> None:
         """Write one, at once or not at all."""
         rest = {name: tree for name, tree in state.items() if name != "parameters"}
         with built_aside(self.directory / f"step-{progress.step:08d}") as aside:
             config.save(aside / "config.json")
-            save_arrays(aside / WEIGHTS, state["parameters"])
-            save_arrays(aside / REST, dict(tree_flatten(rest)))
+            save_arrays(aside / WEIGHTS_FILE, state["parameters"])
+            save_arrays(aside / OPTIMIZER_FILE, dict(tree_flatten(rest)))
             sums = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
             content = {
                 "format_version": FORMAT_VERSION,
                 "progress": asdict(progress),
                 "sha256": sums,
             }
-            (aside / PROGRESS).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
+            text = json.dumps(content, indent=2) + "\n"
+            (aside / PROGRESS_FILE).write_text(text, encoding="utf-8")
 
     def prune(self, every: int, keep: int) -> None:
         """Drop all but the last `keep`, and what was saved between multiples of `every`.
@@ -77,7 +79,9 @@ class Checkpoints:
         for path in set(before) - set([*regular, newest][-keep:]):
             shutil.rmtree(path)
 
-    def newest(self, warn: Callable[[str], None]) -> tuple[State, Progress, ModelConfig] | None:
+    def newest(
+        self, warn: Callable[[str], None]
+    ) -> tuple[TrainingState, Progress, ModelConfig] | None:
         """The last whole checkpoint; each damaged one after it is named to `warn`."""
         for path in reversed(self.paths()):
             try:
@@ -87,24 +91,37 @@ class Checkpoints:
         return None
 
 
-def _load(path: Path) -> tuple[State, Progress, ModelConfig]:
+def _load(path: Path) -> tuple[TrainingState, Progress, ModelConfig]:
     progress = _verify(path)
-    state: State = {"parameters": _load_arrays(path / WEIGHTS)}
-    for name, array in _load_arrays(path / REST).items():
-        kind, dot, weight = name.partition(".")  # `m.` or `v.` and a weight, or a scalar
-        if dot:
-            state.setdefault(kind, {})[weight] = array
-        else:
-            state[kind] = array
+    with _seeing_damage(path):
+        state = _state(_load_arrays(path / WEIGHTS_FILE), _load_arrays(path / OPTIMIZER_FILE))
     mx.eval(state)  # loading is lazy, and the files may be gone by the first step
     return state, progress, ModelConfig.load(path / "config.json")
+
+
+def _state(parameters: Named, rest: Named) -> TrainingState:
+    """`rest` has the moments of each weight under `m.` and `v.`, and scalars."""
+
+    def under(prefix: str) -> Named:
+        return {n.removeprefix(prefix): a for n, a in rest.items() if n.startswith(prefix)}
+
+    state: TrainingState = {
+        "parameters": parameters,
+        "m": under("m."),
+        "v": under("v."),
+        "step": rest["step"],
+        "bad_step": rest["bad_step"],
+    }
+    if "loss_scale" in rest:
+        state["loss_scale"], state["good_steps"] = rest["loss_scale"], rest["good_steps"]
+    return state
 
 
 def _verify(path: Path) -> Progress:
     """The progress of a checkpoint, every file of which is as it was saved."""
     with _seeing_damage(path):
-        content = dict(json.loads((path / PROGRESS).read_text(encoding="utf-8")))
-    with naming(path / PROGRESS):
+        content = dict(json.loads((path / PROGRESS_FILE).read_text(encoding="utf-8")))
+    with naming(path / PROGRESS_FILE):
         check_format(content.get("format_version", 1))
     with _seeing_damage(path):
         for name, expected in content["sha256"].items():
@@ -120,7 +137,7 @@ def _seeing_damage(path: Path) -> Iterator[None]:
     except OSError as error:
         raise DamagedError(path, f"{error.filename}: {error.strerror}") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise DamagedError(path, f"{PROGRESS} cannot be read") from error
+        raise DamagedError(path, f"{PROGRESS_FILE} cannot be read") from error
 
 
 def average(paths: Sequence[Path]) -> Named:
@@ -128,7 +145,7 @@ def average(paths: Sequence[Path]) -> Named:
     total: Named = {}
     for path in paths:
         _verify(path)
-        for name, weight in _load_arrays(path / WEIGHTS).items():
+        for name, weight in _load_arrays(path / WEIGHTS_FILE).items():
             total[name] = total[name] + weight if name in total else weight
         mx.eval(total)
     return {name: weight / len(paths) for name, weight in total.items()}

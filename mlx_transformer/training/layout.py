@@ -17,15 +17,15 @@ Vectors = list[mx.array]
 class Layout:
     """Which weight is where in `count` vectors of nearly equal length.
 
-    The `factors`, matrices W of products x W^T, lie there column by column: that is how MLX
-    computes their gradients, which then need not be transposed.
+    The `transposed` weights lie there column by column: they are the matrices W of products x W^T,
+    and MLX computes their gradients that way.
     """
 
     def __init__(
-        self, shapes: Mapping[str, Sequence[int]], count: int, factors: Collection[str] = ()
+        self, shapes: Mapping[str, Sequence[int]], count: int, transposed: Collection[str] = ()
     ) -> None:
         self._shapes = shapes
-        self._factors = factors
+        self._transposed = transposed
         self._names: list[list[str]] = [[] for _ in range(count)]
         lengths = [0] * count
         for name in sorted(shapes, key=lambda name: (-prod(shapes[name]), name)):
@@ -47,9 +47,9 @@ class Layout:
             parts = mx.split(vector, ends[:-1].tolist())
             for name, part in zip(names, parts, strict=True):
                 shape = self._shapes[name]
-                lying = part.reshape(shape[::-1] if name in self._factors else shape)
+                lying = part.reshape(shape[::-1] if name in self._transposed else shape)
                 named[name] = self._turned(name, lying)
         return named
 
     def _turned(self, name: str, weight: mx.array) -> mx.array:
-        return weight.T if name in self._factors else weight
+        return weight.T if name in self._transposed else weight

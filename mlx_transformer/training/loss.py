@@ -19,8 +19,6 @@ from mlx_transformer import device
 CHUNK_LOGITS = 2**22
 CHUNK_ROWS = 256
 
-Arrays = tuple[mx.array, ...]
-
 
 class Loss(NamedTuple):
     """Sums over the real tokens of a batch, float32."""
@@ -61,23 +59,27 @@ class OutputLoss:
         """The loss whose gradients by hidden, weight and bias are computed along with it."""
 
         @mx.custom_function
-        def loss(*primals: mx.array) -> Arrays:
+        def loss(*primals: mx.array) -> tuple[mx.array, ...]:
             return self._with_gradients(targets, *primals)
 
         @loss.vjp
-        def gradients(primals: Arrays, cotangents: Arrays, outputs: Arrays) -> Arrays:
+        def gradients(
+            primals: tuple[mx.array, ...],
+            cotangents: tuple[mx.array, ...],
+            outputs: tuple[mx.array, ...],
+        ) -> tuple[mx.array, ...]:
             # Only the smoothed loss is trained on: the NLL has no gradient.
             scale = cotangents[0]
             pairs = zip(outputs[2:], primals, strict=True)
             return tuple((g * scale).astype(p.dtype) for g, p in pairs)
 
         primals = (hidden, weight) if bias is None else (hidden, weight, bias)
-        smoothed, nll, *_ = cast(Arrays, loss(*primals))
+        smoothed, nll, *_ = cast(tuple[mx.array, ...], loss(*primals))
         return Loss(smoothed, nll, self._tokens(targets))
 
     def _with_gradients(
         self, targets: mx.array, hidden: mx.array, weight: mx.array, bias: mx.array | None = None
-    ) -> Arrays:
+    ) -> tuple[mx.array, ...]:
         """(smoothed, nll, d hidden, d weight[, d bias])"""
         w, mean = weight.astype(hidden.dtype), weight.mean(axis=0)
         smoothed = nll = mx.zeros(())

@@ -30,7 +30,7 @@ from mlx_transformer.storage import built_aside, load_model, replace_text, save_
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
 from mlx_transformer.training.report import MetricsLog, Reporter
-from mlx_transformer.training.step import State, initial_state
+from mlx_transformer.training.step import TrainingState, initial_state
 from mlx_transformer.training.trainer import Hooks, Outcome, Trainer
 from mlx_transformer.training.validation import Translate, Validator
 
@@ -98,7 +98,7 @@ class Run:
         tokenizer = load_tokenizer(start) if start.exists() else None
         return prepare(self.recipe, self.path / "data", tokenizer, progress)
 
-    def restore(self, warn: Callable[[str], None]) -> tuple[ModelConfig, State, Progress]:
+    def restore(self, warn: Callable[[str], None]) -> tuple[ModelConfig, TrainingState, Progress]:
         """The newest whole checkpoint, or where a new run begins."""
         found = self.checkpoints.newest(warn)
         if found is not None:

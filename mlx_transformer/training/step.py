@@ -7,7 +7,7 @@ the step and the rank: there is no other random state to save.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NotRequired, TypedDict
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -18,33 +18,53 @@ from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.storage import named_parameters
-from mlx_transformer.training.layout import Layout, Vectors
+from mlx_transformer.training.layout import Layout, Named, Vectors
 from mlx_transformer.training.loss import Loss, OutputLoss
 from mlx_transformer.training.schedule import make_schedule
 
-# `parameters`, `m` and `v` by the names of the weights, and scalars: what a checkpoint holds.
-State = dict[str, Any]
-# The same with the three as vectors: what an update works on.
-Packed = dict[str, Any]
-WEIGHTS = ("parameters", "m", "v")
 # Sums over some of the tokens: the gradient of the (scaled) loss, and the loss.
-Part = tuple[Vectors, Loss]
+GradientSum = tuple[Vectors, Loss]
 # source (B,S), target input (B,T), target output (B,T)
-Arrays = tuple[mx.array, mx.array, mx.array]
+MicroBatch = tuple[mx.array, mx.array, mx.array]
 
 # float16 overflows where float32 does not: the loss is scaled as far up as the gradients allow.
 FIRST_LOSS_SCALE = 2.0**10
 STEPS_TO_DOUBLE_SCALE = 2000
 
 
-class Pace(NamedTuple):
+class Scalars(TypedDict):
+    """What an update keeps besides weights and moments; the last two in float16 only."""
+
+    step: mx.array
+    bad_step: mx.array  # the first step whose loss or gradient was not finite; 0: none
+    loss_scale: NotRequired[mx.array]
+    good_steps: NotRequired[mx.array]  # since the scale changed
+
+
+class TrainingState(Scalars):
+    """Weights and Adam's moments by name: what a checkpoint holds."""
+
+    parameters: Named
+    m: Named
+    v: Named
+
+
+class PackedState(Scalars):
+    """The same in a few long vectors: what an update works on."""
+
+    parameters: Vectors
+    m: Vectors
+    v: Vectors
+
+
+class AdamScalars(NamedTuple):
     """What Adam does alike to every weight."""
 
-    factor: mx.array  # from the sum of gradients to the mean, clipped
-    rate: mx.array
+    grad_scale: mx.array  # from the sum of gradients to the mean, clipped
+    learning_rate: mx.array
     correct1: mx.array  # for the bias of the moments
     correct2: mx.array
-    finite: mx.array | None  # float16: whether to move at all
+    finite: mx.array | None  # float16: whether to update at all
 
 
 class Metrics(NamedTuple):
@@ -57,18 +77,19 @@ class Metrics(NamedTuple):
     learning_rate: mx.array
 
 
-def initial_state(model: Transformer, config: TrainingConfig) -> State:
+def initial_state(model: Transformer, config: TrainingConfig) -> TrainingState:
     """Step 0: float32 master weights and empty moments."""
     parameters = {name: p.astype(mx.float32) for name, p in named_parameters(model).items()}
-    state: State = {
+    state: TrainingState = {
         "parameters": parameters,
         "m": tree_map(mx.zeros_like, parameters),
         "v": tree_map(mx.zeros_like, parameters),
         "step": mx.array(0),
-        "bad_step": mx.array(0),  # the first step whose loss or gradient was not finite
+        "bad_step": mx.array(0),
     }
     if config.dtype == "float16":
-        state |= {"loss_scale": mx.array(FIRST_LOSS_SCALE), "good_steps": mx.array(0)}
+        state["loss_scale"] = mx.array(FIRST_LOSS_SCALE)
+        state["good_steps"] = mx.array(0)
     return state
 
 
@@ -91,50 +112,66 @@ class TrainStep:
         self._group = group or mx.distributed.init()
         self._lanes = lanes
         shapes = {name: p.shape for name, p in named_parameters(self._model).items()}
-        self._layout = Layout(shapes, lanes, factors(self._model))
+        self._layout = Layout(shapes, lanes, transposed_weights(self._model))
         self._dtype = getattr(mx, config.dtype)
-        self._scheduled = make_schedule(config, model.d_model)
+        self._schedule = make_schedule(config, model.d_model)
         self._loss = output_loss(model)
         ranks = mx.random.split(mx.random.key(config.seed), self._group.size())
         self._key = ranks[self._group.rank()]
         # Compiled apart: within one graph lanes would share constants, which then do not fuse.
         self._share = mx.compile(self._share_gradients)
-        self._judge = mx.compile(self._judge_gradients)
-        self._adam = mx.compile(self._move)
+        self._reduce = mx.compile(self._reduce_and_clip)
+        self._adam = mx.compile(self._adam_update)
 
-    def pack(self, state: State) -> Packed:
+    def pack(self, state: TrainingState) -> PackedState:
         """A state to update, in memory of its own."""
-        packed = state | {name: self._layout.join(state[name]) for name in WEIGHTS}
+        join = self._layout.join
+        packed: PackedState = {
+            **_scalars(state),
+            "parameters": join(state["parameters"]),
+            "m": join(state["m"]),
+            "v": join(state["v"]),
+        }
         mx.eval(packed)
         return packed
 
-    def unpack(self, packed: Packed) -> State:
+    def unpack(self, packed: PackedState) -> TrainingState:
         """The state by names again, to save; views that should not outlive the next update."""
-        return packed | {name: self._layout.split(packed[name]) for name in WEIGHTS}
+        split = self._layout.split
+        return {
+            **_scalars(packed),
+            "parameters": split(packed["parameters"]),
+            "m": split(packed["m"]),
+            "v": split(packed["v"]),
+        }
 
-    def model_of(self, packed: Packed) -> Transformer:
+    def model_of(self, packed: PackedState) -> Transformer:
         """A model with the weights of a state; views that should not outlive the next update."""
         model = Transformer(self._model.config)
         model.update(self._tree(packed["parameters"]))
         return model
 
-    def __call__(self, packed: Packed, batches: Sequence[Arrays]) -> tuple[Packed, Metrics]:
+    def __call__(
+        self, packed: PackedState, batches: Sequence[MicroBatch]
+    ) -> tuple[PackedState, Metrics]:
         """The next state and what to report of the update. Nothing is waited for here."""
-        parts: list[Part] = []
+        sums: list[GradientSum] = []
         for i, batch in enumerate(batches):
-            if parts:
+            if sums:
                 # Launched now, or the activations of all micro-batches might be alive at once.
-                parts = [self._sum(parts)]
-                mx.async_eval(parts)
-            parts += self._gradients(packed, packed["step"] * self._config.accumulate + i, *batch)
-        weights = {name: packed[name] for name in WEIGHTS}
-        scalars = {name: packed[name] for name in packed.keys() - weights}
-        gradients, scalars, pace, metrics = self._judge(scalars, parts)
-        moved = device.by_parts(partial(self._adam, pace), *weights.values(), gradients)
-        weights = {name: [vectors[i] for vectors in moved] for i, name in enumerate(WEIGHTS)}
-        return weights | scalars, Metrics(*metrics)
+                sums = [self._sum(sums)]
+                mx.async_eval(sums)
+            sums += self._gradients(packed, packed["step"] * self._config.accumulate + i, *batch)
+        gradients, scalars, adam_scalars, metrics = self._reduce(_scalars(packed), sums)
+        update = partial(self._adam, adam_scalars)
+        updated = device.by_parts(update, packed["parameters"], packed["m"], packed["v"], gradients)
+        parameters, m, v = map(list, zip(*updated, strict=True))
+        after: PackedState = {**scalars, "parameters": parameters, "m": m, "v": v}
+        return after, Metrics(*metrics)
 
-    def _gradients(self, packed: Packed, count: mx.array, *batch: mx.array) -> list[Part]:
+    def _gradients(
+        self, packed: PackedState, count: mx.array, *batch: mx.array
+    ) -> list[GradientSum]:
         """Of micro-batch number `count`, each lane's share."""
         n = min(self._lanes, batch[0].shape[0])
         # A key of its own for every share of every micro-batch of every rank.
@@ -142,9 +179,9 @@ class TrainStep:
         share = partial(self._share, packed["parameters"], packed.get("loss_scale"))
         return device.by_rows(share, n, mx.random.split(key, n), *batch)
 
-    def _sum(self, parts: Sequence[Part]) -> Part:
-        gradients = device.by_parts(_total, *(vectors for vectors, _ in parts))
-        return gradients, Loss(*map(_total, *(loss for _, loss in parts)))
+    def _sum(self, sums: Sequence[GradientSum]) -> GradientSum:
+        gradients = device.by_parts(_total, *(vectors for vectors, _ in sums))
+        return gradients, Loss(*map(_total, *(loss for _, loss in sums)))
 
     def _share_gradients(
         self,
@@ -154,7 +191,7 @@ class TrainStep:
         source: mx.array,
         target: mx.array,
         expected: mx.array,
-    ) -> Part:
+    ) -> GradientSum:
         """Of some rows of a batch; keys (1,2)"""
 
         def objective(parameters: Any) -> tuple[mx.array, Loss]:
@@ -177,66 +214,80 @@ class TrainStep:
         """The weights as the model nests them."""
         return tree_unflatten(list(self._layout.split(vectors).items()))
 
-    def _judge_gradients(
-        self, scalars: Packed, parts: Sequence[Part]
-    ) -> tuple[Vectors, Packed, Pace, Metrics]:
-        """The gradient of all tokens and how far to go along it."""
-        gradients, loss = self._sum(parts)
+    def _reduce_and_clip(
+        self, scalars: Scalars, sums: Sequence[GradientSum]
+    ) -> tuple[Vectors, Scalars, AdamScalars, Metrics]:
+        """The gradient of all tokens of all ranks, and what Adam makes of it."""
+        gradients, loss = self._sum(sums)
         gradients = [mx.distributed.all_sum(g, group=self._group) for g in gradients]
         total, nll, tokens = mx.distributed.all_sum(mx.stack(list(loss)), group=self._group)
-        factor = 1 / (mx.maximum(tokens, 1) * scalars.get("loss_scale", 1.0))
-        squares = device.by_parts(device.square_sum, gradients)
-        norm = factor * mx.sqrt(_total(*squares))
+        grad_scale = 1 / (mx.maximum(tokens, 1) * scalars.get("loss_scale", 1.0))
+        norm = grad_scale * mx.sqrt(_total(*device.by_parts(device.square_sum, gradients)))
         if self._config.clip_norm is not None:
-            factor = factor * mx.minimum(1.0, self._config.clip_norm / (norm + 1e-6))
-
-        step = scalars["step"] + 1
-        t = step.astype(mx.float32)
-        rate = self._scheduled(t)
-        correct1, correct2 = (
-            1 / (1 - beta**t) for beta in (self._config.beta1, self._config.beta2)
-        )
+            grad_scale = grad_scale * mx.minimum(1.0, self._config.clip_norm / (norm + 1e-6))
         finite = mx.isfinite(norm) & mx.isfinite(total)
-        scaled = "loss_scale" in scalars
-        pace = Pace(factor, rate, correct1, correct2, finite if scaled else None)
-        after: Packed = {}
-        if scaled:
-            after, finite = self._rescale(scalars, finite, total)
-        bad = mx.where(finite | (scalars["bad_step"] > 0), scalars["bad_step"], step)
-        after |= {"step": step, "bad_step": bad}
-        return gradients, after, pace, Metrics(total, nll, tokens, norm, rate)
+        step = scalars["step"] + 1
+        adam = self._adam_scalars(step, grad_scale, finite if "loss_scale" in scalars else None)
+        metrics = Metrics(total, nll, tokens, norm, adam.learning_rate)
+        return gradients, self._next_scalars(scalars, step, finite, total), adam, metrics
 
-    def _move(
-        self, pace: Pace, p: mx.array, m: mx.array, v: mx.array, g: mx.array
-    ) -> Sequence[mx.array]:
-        """Adam: some weights and their moments after the update."""
-        factor, rate, correct1, correct2, finite = pace
-        beta1, beta2, eps = self._config.beta1, self._config.beta2, self._config.eps
-        before = p, m, v
-        m = beta1 * m + (1 - beta1) * (g * factor)
-        v = beta2 * v + (1 - beta2) * mx.square(g * factor)
-        p = p - rate * (m * correct1) / (mx.sqrt(v * correct2) + eps)
-        if finite is None:
-            return p, m, v
-        return [mx.where(finite, new, old) for new, old in zip((p, m, v), before, strict=True)]
+    def _adam_scalars(
+        self, step: mx.array, grad_scale: mx.array, finite: mx.array | None
+    ) -> AdamScalars:
+        t = step.astype(mx.float32)
+        betas = self._config.beta1, self._config.beta2
+        correct1, correct2 = (1 / (1 - beta**t) for beta in betas)
+        return AdamScalars(grad_scale, self._schedule(t), correct1, correct2, finite)
 
-    def _rescale(
-        self, scalars: Packed, finite: mx.array, loss: mx.array
-    ) -> tuple[Packed, mx.array]:
-        """float16: an overflow halves the scale and leaves the weights as they were.
+    def _next_scalars(
+        self, scalars: Scalars, step: mx.array, finite: mx.array, loss: mx.array
+    ) -> Scalars:
+        bad = scalars["bad_step"]
+        if "loss_scale" not in scalars:
+            return {"step": step, "bad_step": mx.where(finite | (bad > 0), bad, step)}
+        scale, good = self._rescale(scalars, finite)
+        # float16: an error only when the loss itself is not finite or the scale cannot go lower.
+        fine = mx.isfinite(loss) & (scale >= 1)
+        return {
+            "step": step,
+            "bad_step": mx.where(fine | (bad > 0), bad, step),
+            "loss_scale": scale,
+            "good_steps": good,
+        }
 
-        It is an error only when the loss itself is not finite or the scale cannot go lower.
-        """
+    def _rescale(self, scalars: Scalars, finite: mx.array) -> tuple[mx.array, mx.array]:
+        """float16: an overflow halves the scale and leaves the weights as they were."""
         good = mx.where(finite, scalars["good_steps"] + 1, 0)
         double = good >= STEPS_TO_DOUBLE_SCALE
         scale = scalars["loss_scale"]
         scale = mx.where(finite, mx.where(double, scale * 2, scale), scale / 2)
-        after = {"loss_scale": scale, "good_steps": mx.where(double, 0, good)}
-        return after, mx.isfinite(loss) & (scale >= 1)
+        return scale, mx.where(double, 0, good)
+
+    def _adam_update(
+        self, scalars: AdamScalars, p: mx.array, m: mx.array, v: mx.array, g: mx.array
+    ) -> Sequence[mx.array]:
+        """Some weights and their moments after the update."""
+        grad_scale, learning_rate, correct1, correct2, finite = scalars
+        beta1, beta2, eps = self._config.beta1, self._config.beta2, self._config.eps
+        before = p, m, v
+        m = beta1 * m + (1 - beta1) * (g * grad_scale)
+        v = beta2 * v + (1 - beta2) * mx.square(g * grad_scale)
+        p = p - learning_rate * (m * correct1) / (mx.sqrt(v * correct2) + eps)
+        if finite is None:
+            return p, m, v
+        return [mx.where(finite, new, old) for new, old in zip((p, m, v), before, strict=True)]
 
 
-def factors(model: Transformer) -> set[str]:
-    """The weights W of products x W^T within the stacks."""
+def _scalars(state: TrainingState | PackedState) -> Scalars:
+    scalars: Scalars = {"step": state["step"], "bad_step": state["bad_step"]}
+    if "loss_scale" in state:
+        scalars["loss_scale"] = state["loss_scale"]
+        scalars["good_steps"] = state["good_steps"]
+    return scalars
+
+
+def transposed_weights(model: Transformer) -> set[str]:
+    """The weights W of products x W^T within the stacks: their gradients come out transposed."""
     return {
         f"{name}.weight"
         for name, module in model.named_modules()

@@ -15,7 +15,7 @@ from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress
 from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window, number
-from mlx_transformer.training.step import Arrays, State, TrainStep
+from mlx_transformer.training.step import MicroBatch, TrainingState, TrainStep
 
 Outcome = Literal["finished", "stopped early", "interrupted"]
 
@@ -36,7 +36,7 @@ class Trainer:
     def __init__(
         self,
         model: ModelConfig,
-        state: State,
+        state: TrainingState,
         batches: Batches,
         training: TrainingConfig,
         validation: ValidationConfig,
@@ -67,7 +67,9 @@ class Trainer:
         config = self._training
         while progress.step < config.max_steps:
             batches = [next(stream) for _ in range(config.accumulate)]
-            self._state, metrics = self._step(self._state, [_arrays(batch) for batch in batches])
+            self._state, metrics = self._step(
+                self._state, [_micro_batch(batch) for batch in batches]
+            )
             mx.async_eval(self._state, metrics)
             self._window.add(batches, metrics)
             where = batches[-1].position
@@ -82,7 +84,7 @@ class Trainer:
             if last or step % self._validation.every == 0:
                 progress = self._validate(progress)
             early = progress.validations_since >= (self._validation.patience or float("inf"))
-            # Ranks agree where they meet anyway; one alone can stop at any step.
+            # Several ranks check this only at log steps, where they already synchronise.
             interrupted = (logs or self._group.size() == 1) and self._interrupted()
             if last or early or interrupted or step % config.save_every == 0:
                 self._save(progress)
@@ -154,5 +156,5 @@ def _judged(progress: Progress, report: ValidationReport) -> Progress:
     return replace(progress, validations_since=progress.validations_since + 1)
 
 
-def _arrays(batch: Batch) -> Arrays:
+def _micro_batch(batch: Batch) -> MicroBatch:
     return mx.array(batch.source), mx.array(batch.target_in), mx.array(batch.target_out)

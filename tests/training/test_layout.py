@@ -8,7 +8,7 @@ from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import named_parameters
 from mlx_transformer.training.layout import Layout
-from mlx_transformer.training.step import factors
+from mlx_transformer.training.step import transposed_weights
 
 
 @pytest.mark.parametrize("count", [1, 2, 3])
@@ -16,7 +16,7 @@ def test_weights_come_back_in_their_shapes(count):
     model = Transformer(preset("tiny"))
     named = named_parameters(model)
     shapes = {name: weight.shape for name, weight in named.items()}
-    layout = Layout(shapes, count, factors(model))
+    layout = Layout(shapes, count, transposed_weights(model))
     vectors = layout.join(named)
     found = layout.split(vectors)
     assert found.keys() == named.keys()
@@ -29,7 +29,9 @@ def test_weights_come_back_in_their_shapes(count):
 def test_gradients_of_products_are_joined_as_they_are_computed():
     model = Transformer(preset("tiny"))
     weights = {
-        name: p.shape for name, p in named_parameters(model).items() if name in factors(model)
+        name: p.shape
+        for name, p in named_parameters(model).items()
+        if name in transposed_weights(model)
     }
     assert weights
     assert all(len(shape) == 2 for shape in weights.values())
