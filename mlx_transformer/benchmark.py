@@ -35,7 +35,7 @@ LENGTH = 32  # of each, source and target: 2,048 tokens to train on
 BEAM = 4
 ROUNDS = 5
 
-Progress = Callable[[str], None]  # told what comes next
+TellStage = Callable[[str], None]  # told what comes next
 STAGES = 4  # of a measurement
 
 
@@ -60,7 +60,7 @@ class Speed:
     first_translation_seconds: float  # of a new process, from its start to its end
 
 
-def measure(name: str, directory: Path, progress: Progress) -> Speed:
+def measure(name: str, directory: Path, tell: TellStage) -> Speed:
     """All there is to know about the speed of the model in `directory`."""
     model = load_to_compute(directory)
     config, length = model.config, min(LENGTH, model.config.max_length)
@@ -69,13 +69,13 @@ def measure(name: str, directory: Path, progress: Progress) -> Speed:
     sources = random_ids(config, SENTENCES, length).tolist()
     found = {}
     for stage, beam in (("greedy", 1), (f"beam {BEAM}", BEAM)):
-        progress(stage)
+        tell(stage)
         work = partial(translate, fixed_length_search(model, length, beam), sources)
         found[beam] = rate(
             SENTENCES * length, work, search_products(config, share, beam, length, length)
         )
 
-    progress("first translation")
+    tell("first translation")
     code = (
         "import sys; from mlx_transformer import benchmark; benchmark.translate_once(sys.argv[1])"
     )
@@ -84,7 +84,7 @@ def measure(name: str, directory: Path, progress: Progress) -> Speed:
 
     train = None
     if ModelConfig.load(directory / "config.json").quantization is None:
-        progress("train")
+        tell("train")
         training = Training(model, [random_batch(config, SENTENCES, length)])
         train = rate(
             SENTENCES * length, training.run, training_products(config, share, length, length)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from mlx_transformer.cli.lines import Lines
 from mlx_transformer.cli.searching import (
     Meter,
-    Progress,
+    ProgressBar,
     add_model_flags,
     add_search_flags,
     load_translator,
@@ -73,7 +73,7 @@ def translate(
     translator = load_translator(args.model, args.dtype)
     meter = Meter()
     translations = []
-    with notes(), Progress(meter, len(lines)) as progress:
+    with notes(), ProgressBar(meter, len(lines)) as progress:
         for translation in translator.each(lines, options, window=None):
             translations.append(translation.text)
             meter.add(translation)

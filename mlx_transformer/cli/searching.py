@@ -124,7 +124,7 @@ class Meter:
         )
 
 
-class Progress:
+class ProgressBar:
     """A bar on a terminal, a line every ten seconds elsewhere; nothing for what is soon done."""
 
     SECONDS = 10
@@ -145,7 +145,7 @@ class Progress:
             of = f" of {self._total:,}" if self._total else ""
             tell(f"{self._meter.sentences:,}{of} lines, {self._meter.rate}")
 
-    def __enter__(self) -> "Progress":
+    def __enter__(self) -> "ProgressBar":
         return self
 
     def __exit__(self, *_: object) -> None:

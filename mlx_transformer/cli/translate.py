@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from mlx_transformer.cli.lines import STDIN, Lines
 from mlx_transformer.cli.searching import (
     Meter,
-    Progress,
+    ProgressBar,
     add_model_flags,
     add_search_flags,
     load_translator,
@@ -101,7 +101,7 @@ def translate_lines(
     """Line in, line out, each written as soon as it and all before it are done."""
     meter = Meter()
     # Translations that appear on the terminal show by themselves how far it is.
-    progress = None if out.isatty() else Progress(meter, lines.count())
+    progress = None if out.isatty() else ProgressBar(meter, lines.count())
     try:
         with notes(), progress or nullcontext():
             for block in lines.blocks():

@@ -12,7 +12,7 @@ from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.families import find_family
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.mapping import FLOATS, make, stored_dtype
-from mlx_transformer.convert.plan import Plan, make_plan, uses
+from mlx_transformer.convert.plan import ConversionPlan, make_plan, uses
 from mlx_transformer.convert.quantize import quantize_directory
 from mlx_transformer.convert.safetensors_file import Entry, write_safetensors
 from mlx_transformer.errors import InputError
@@ -116,7 +116,7 @@ def list_keys(
     return Listing(keys, title, problem)
 
 
-def _entries(plan: Plan, dtype: str | None) -> dict[str, Entry]:
+def _entries(plan: ConversionPlan, dtype: str | None) -> dict[str, Entry]:
     tensors = plan.source.tensors
     entries: dict[str, Entry] = {}
     for name, rule in plan.rules.items():
@@ -125,7 +125,7 @@ def _entries(plan: Plan, dtype: str | None) -> dict[str, Entry]:
     return entries
 
 
-def _tokenizer_files(plan: Plan) -> dict[str, Path | bytes]:
+def _tokenizer_files(plan: ConversionPlan) -> dict[str, Path | bytes]:
     """Content by name in the model directory: what the user names, or what the family knows."""
     known = plan.family.vocabulary(plan.source)
     files = {n: c for n, c in known.items() if isinstance(c, bytes) or c.is_file()}
@@ -152,7 +152,7 @@ def _put(content: Path | bytes, place: Path) -> None:
         shutil.copyfile(content, place)
 
 
-def _card(plan: Plan, directory: Path) -> str:
+def _card(plan: ConversionPlan, directory: Path) -> str:
     c = plan.config
     return CARD.format(
         name=directory.name,
@@ -163,7 +163,7 @@ def _card(plan: Plan, directory: Path) -> str:
 
 
 def _report(
-    plan: Plan,
+    plan: ConversionPlan,
     directory: Path,
     entries: Mapping[str, Entry],
     files: tuple[str, ...],

@@ -31,7 +31,7 @@ LEFT_OUT = (
 
 
 @dataclass(frozen=True)
-class Plan:
+class ConversionPlan:
     family: Family
     source: Source
     config: ModelConfig
@@ -39,7 +39,7 @@ class Plan:
     shapes: dict[str, tuple[int, ...]]
 
 
-def make_plan(family: Family, source: Source) -> Plan:
+def make_plan(family: Family, source: Source) -> ConversionPlan:
     """The config that the checkpoint implies, and where each parameter comes from."""
     table = _table(family, source)
     chosen = choose(table, source.tensors)
@@ -50,7 +50,7 @@ def make_plan(family: Family, source: Source) -> Plan:
     config = _config(family, source, chosen)
     shapes = {name: array.shape for name, array in named_parameters(Transformer(config)).items()}
     _check_complete(family, source, table, chosen, shapes)
-    return Plan(family, source, config, {name: chosen[name] for name in shapes}, shapes)
+    return ConversionPlan(family, source, config, {name: chosen[name] for name in shapes}, shapes)
 
 
 def uses(family: Family, source: Source) -> dict[str, str]:

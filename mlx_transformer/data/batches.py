@@ -50,7 +50,7 @@ class Batch:
     position: Position  # where the stream goes on after this batch: what a checkpoint stores
 
 
-class Plan(NamedTuple):
+class PlannedBatch(NamedTuple):
     """A batch before it is read: its shape and the pairs in it."""
 
     shape: Shape
@@ -116,29 +116,31 @@ class Batches:
         room = sum(ceil(len(pairs) / B) * B * (S + T) for pairs, (B, S, T) in filled)
         return float(self._lengths.sum()) / room
 
-    def epoch(self, number: int) -> list[Plan]:
+    def epoch(self, number: int) -> list[PlannedBatch]:
         """The batches of an epoch in their order: every pair of the corpus once."""
         random = np.random.default_rng([self.seed, number])
-        plans = []
+        planned = []
         for shape, bucket in zip(self.shapes, self._buckets, strict=True):
             pairs = random.permutation(bucket)
-            plans += [Plan(shape, pairs[i : i + shape.B]) for i in range(0, len(pairs), shape.B)]
-        return [plans[i] for i in random.permutation(len(plans))]
+            planned += [
+                PlannedBatch(shape, pairs[i : i + shape.B]) for i in range(0, len(pairs), shape.B)
+            ]
+        return [planned[i] for i in random.permutation(len(planned))]
 
     def stream(self, start: Position = START) -> Iterator[Batch]:
         """All batches from a position on, without end."""
         epoch, first = start
         while True:
-            plans = self.epoch(epoch)
-            for index in range(first, len(plans)):
-                last = index + 1 == len(plans)
+            planned = self.epoch(epoch)
+            for index in range(first, len(planned)):
+                last = index + 1 == len(planned)
                 after = Position(epoch + 1, 0) if last else Position(epoch, index + 1)
-                yield self.read(plans[index], after)
+                yield self.read(planned[index], after)
             epoch, first = epoch + 1, 0
 
-    def read(self, plan: Plan, position: Position = START) -> Batch:
+    def read(self, planned: PlannedBatch, position: Position = START) -> Batch:
         """The arrays of a batch: this process' rows of them."""
-        (B, S, T), pairs = plan
+        (B, S, T), pairs = planned
         mine = pairs[self.rank :: self.size]
         rows = ceil(B / self.size)
         config = self.config

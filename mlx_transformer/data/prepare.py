@@ -27,7 +27,7 @@ CHUNK = 10_000  # pairs held in memory at once
 LEARN = "learn the vocabulary"
 
 # Called with what is being done, how many pairs are done, and of how many.
-Progress = Callable[[str, int, int], None]
+TellPairs = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ def prepare(
     recipe: Recipe,
     out: Path,
     tokenizer: Tokenizer | None = None,
-    progress: Progress = lambda stage, done, total: None,
+    progress: TellPairs = lambda stage, done, total: None,
 ) -> PreparationReport:
     """Make `out` a prepared directory of the recipe's data, unless it is one already.
 
@@ -118,7 +118,7 @@ def _fingerprint(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _learn_tokenizer(text: ParallelText, config: TokenizerConfig, progress: Progress) -> Tokenizer:
+def _learn_tokenizer(text: ParallelText, config: TokenizerConfig, progress: TellPairs) -> Tokenizer:
     def learn(*sides: int) -> bytes:
         model = subwords.learn(_sample(text, sides, progress), config)
         progress(LEARN, text.count, text.count)
@@ -129,7 +129,7 @@ def _learn_tokenizer(text: ParallelText, config: TokenizerConfig, progress: Prog
     return sentencepiece_tokenizer(learn(0), learn(1))
 
 
-def _sample(text: ParallelText, sides: tuple[int, ...], progress: Progress) -> Iterator[str]:
+def _sample(text: ParallelText, sides: tuple[int, ...], progress: TellPairs) -> Iterator[str]:
     """Lines to learn a vocabulary from: all, or evenly spaced ones of a large corpus."""
     step = ceil(text.count * len(sides) / subwords.MAX_SENTENCES)
     for i, pair in enumerate(islice(text.pairs(), 0, None, step)):
@@ -184,7 +184,7 @@ def _write_split(
     text: ParallelText,
     data: DataConfig,
     tokenizer: Tokenizer,
-    progress: Progress,
+    progress: TellPairs,
 ) -> SplitReport:
     keep = _Filter(data, training=split == "train")
     pairs = source_tokens = target_tokens = done = 0

@@ -21,8 +21,7 @@ from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
-from mlx_transformer.data.prepare import PreparationReport, prepare, prepared
-from mlx_transformer.data.prepare import Progress as Preparing
+from mlx_transformer.data.prepare import PreparationReport, TellPairs, prepare, prepared
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import Recipe, load_recipe
@@ -89,7 +88,7 @@ class Run:
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.path / "data")
 
-    def prepare(self, progress: Preparing) -> PreparationReport:
+    def prepare(self, progress: TellPairs) -> PreparationReport:
         """Text to ids, unless that is done; ids that were trained on stay what they are."""
         done = prepared(self.path / "data")
         if done is not None and self.checkpoints.paths():

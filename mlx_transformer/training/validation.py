@@ -59,8 +59,8 @@ class Validator:
         bias = model.get("output_bias")
         sums = np.zeros(3)
         with device.side_by_side(1):  # training has left one lane its share of the cores
-            for plan in self._batches.epoch(0):
-                batch = self._batches.read(plan)
+            for planned in self._batches.epoch(0):
+                batch = self._batches.read(planned)
                 hidden = model.hidden(mx.array(batch.source), mx.array(batch.target_in))
                 expected = mx.array(batch.target_out).reshape(-1)
                 loss = measure(hidden.reshape(-1, hidden.shape[-1]), weight, bias, expected)
