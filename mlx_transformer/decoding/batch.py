@@ -15,13 +15,12 @@ from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import empty_slots, grow
-from mlx_transformer.decoding.choose import NONE, Hypotheses, Moment
+from mlx_transformer.decoding.choose import NONE, Hypotheses, StepInputs
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.step import Caches, Memory, Step
+from mlx_transformer.decoding.step import Caches, Memory, SearchStep
 from mlx_transformer.errors import InputError
 
 Ids = Sequence[int]
-State = tuple[Hypotheses, Caches]
 
 # Batches have these sizes, except for what is left of a text, and shrink to these only. For a
 # compiled step, which should meet few shapes, lengths are rounded up too; where nothing is
@@ -41,10 +40,12 @@ class Hypothesis:
     complete: bool  # false: cut at the length limit
 
 
-class Batch:
+class SearchBatch:
     """A search under way; `results` are filled in as sentences are done."""
 
-    def __init__(self, step: Step, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None):
+    def __init__(
+        self, step: SearchStep, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
+    ):
         model, options = step.model, step.options
         config, B, K = model.config, len(sources), options.width
         self._multiple = COARSE if step.compiled else 1
@@ -87,17 +88,17 @@ class Batch:
         """Nobody waits for these any more: go on without them."""
         self._dropped.update(sentences)
 
-    def step(self) -> State:
+    def step(self) -> tuple[Hypotheses, Caches]:
         """The next token of every sentence: what to launch, before `settle`."""
         self._before = self.hyps, self._sentences
         if self._t == self.hyps.words.shape[-1]:
             self._make_room()
         forced = mx.array(self._forced[:, self._t]) if self._t < self._forced.shape[1] else None
         reach = round_up(self._t + 1, self._multiple)
-        # Hypotheses begin alike: one stands for all, unless that would be one more to compile.
+        # At t=0 all K hypotheses are equal: decode one. Compiled, that would be one more shape.
         Q = 1 if self._t == 0 and not self._step.compiled else self._step.options.width
         hyps, self._caches = self._step.run(
-            self.hyps, self._caches, self._memory, self._moment(), forced, reach, Q
+            self.hyps, self._caches, self._memory, self._step_inputs(), forced, reach, Q
         )
         self.hyps = Hypotheses(*hyps)  # which a compiled step gives back as a plain tuple
         self._t += 1
@@ -135,14 +136,14 @@ class Batch:
             ids.append(int(column[0]))
         return ids
 
-    def _moment(self) -> Moment:
+    def _step_inputs(self) -> StepInputs:
         t, options = self._t, self._step.options
-        return Moment(
+        return StepInputs(
             t=mx.array(t),
             penalty=mx.array(options.penalty(t + 1)),
             last=mx.array(self._limits <= t + 1),
-            best_penalty=mx.array(self._limit_penalties),
-            bar=self._step.bar(t),
+            limit_penalty=mx.array(self._limit_penalties),
+            ban_logits=self._step.ban_logits(t),
             draws=None if self._draws is None else mx.array(self._draws[:, :, t]),
         )
 

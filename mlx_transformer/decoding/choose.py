@@ -28,14 +28,14 @@ class Hypotheses(NamedTuple):
     done: mx.array  # (B,) nothing open can still win
 
 
-class Moment(NamedTuple):
+class StepInputs(NamedTuple):
     """What a step knows besides the hypotheses."""
 
     t: mx.array  # () tokens generated before this step
     penalty: mx.array  # () of hypotheses that end in this step
     last: mx.array  # (B,) the length limit is reached with this step
-    best_penalty: mx.array  # (B,) of a hypothesis as long as the limit
-    bar: mx.array  # (V,) -inf at words that must not come, else 0
+    limit_penalty: mx.array  # (B,) of a hypothesis as long as the limit
+    ban_logits: mx.array  # (V,) -inf at words that must not come, else 0
     draws: mx.array | None  # (B,K) uniform in [0,1), for sampling
 
 
@@ -54,9 +54,9 @@ def start(token: int, B: int, K: int, n: int, T: int, *, apart: bool) -> Hypothe
 
 
 def beam_step(
-    hyps: Hypotheses, logits: mx.array, bar: mx.array, now: Moment, eos: int
+    hyps: Hypotheses, logits: mx.array, ban_logits: mx.array, now: StepInputs, eos: int
 ) -> Hypotheses:
-    """logits (B,K,V), bar 0 or -inf -> the hypotheses one token longer.
+    """logits (B,K,V), ban_logits 0 or -inf -> the hypotheses one token longer.
 
     Of all K*V continuations the 2K of highest log-probability are candidates, best first. Those
     of the first K that end in eos are finished; the first K that do not stay open. At the length
@@ -66,7 +66,7 @@ def beam_step(
     """
     B, K, V = logits.shape
     n = hyps.final_scores.shape[1]
-    continued = (hyps.logp - device.logsumexp(logits))[..., None] + logits + bar
+    continued = (hyps.logp - device.logsumexp(logits))[..., None] + logits + ban_logits
     logp, flat = top_k(continued.reshape(B, K * V), 2 * K)
     parent, token = (flat // V).astype(mx.int32), (flat % V).astype(mx.int32)
     words = write(rows(hyps.words, parent), now.t, token)
@@ -82,7 +82,7 @@ def beam_step(
     order = mx.arange(2 * K)
     stay = mx.argsort(mx.where(ends, order + 2 * K, order), axis=1)[:, :K]
     logp = mx.take_along_axis(logp, stay, axis=1)
-    can_win = logp[:, 0] / now.best_penalty > final_scores[:, -1]
+    can_win = logp[:, 0] / now.limit_penalty > final_scores[:, -1]
     return Hypotheses(
         tokens=mx.take_along_axis(token, stay, axis=1),
         words=rows(words, stay),
@@ -97,13 +97,13 @@ def beam_step(
 def draw_step(
     hyps: Hypotheses,
     logits: mx.array,
-    bar: mx.array,
-    now: Moment,
+    ban_logits: mx.array,
+    now: StepInputs,
     eos: int,
     choose: Callable[[mx.array, mx.array | None], mx.array],
 ) -> Hypotheses:
     """K hypotheses that never meet, each taking the word `choose(logits, draws)` until its eos."""
-    token = choose(logits + bar, now.draws)
+    token = choose(logits + ban_logits, now.draws)
     chosen = mx.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
     logp = hyps.logp + chosen - device.logsumexp(logits)
     words = write(hyps.words, now.t, token)
@@ -121,14 +121,14 @@ def draw_step(
     )
 
 
-def certain(logits: mx.array, bar: mx.array, forced: mx.array) -> tuple[mx.array, mx.array]:
-    """Logits (B,K,V) and bar where `forced` (B,) names words: their probability is 1.
+def certain(logits: mx.array, ban_logits: mx.array, forced: mx.array) -> tuple[mx.array, mx.array]:
+    """Logits (B,K,V) and ban_logits where `forced` (B,) names words: their probability is 1.
 
     So a prefix costs nothing: hypotheses are ranked by what follows it.
     """
     word = forced[:, None, None]
     only = mx.where(mx.arange(logits.shape[-1]) == word, 0.0, -mx.inf)
-    return mx.where(word == NONE, logits, only), mx.where(word == NONE, bar, 0.0)
+    return mx.where(word == NONE, logits, only), mx.where(word == NONE, ban_logits, 0.0)
 
 
 def greedy(logits: mx.array, _: mx.array | None) -> mx.array:

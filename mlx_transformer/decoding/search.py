@@ -10,9 +10,9 @@ from itertools import islice
 import mlx.core as mx
 
 from mlx_transformer import device
-from mlx_transformer.decoding.batch import ROWS, Batch, Hypothesis, Ids
+from mlx_transformer.decoding.batch import ROWS, Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.step import Step
+from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import laid_out_for_search
 
@@ -46,9 +46,9 @@ class Job:
     numbers: list[int]
     sentences: list[Sentence]
 
-    def start(self, step: Step) -> Batch:
+    def start(self, step: SearchStep) -> SearchBatch:
         sources, prefixes = zip(*self.sentences, strict=True)
-        return Batch(step, sources, prefixes)
+        return SearchBatch(step, sources, prefixes)
 
 
 class Search:
@@ -57,7 +57,7 @@ class Search:
     def __init__(self, model: Transformer, options: SearchOptions):
         own = laid_out_for_search(model)
         mx.eval(own.parameters())  # before several streams ask for them
-        self.step = Step(own, options)
+        self.step = SearchStep(own, options)
 
     def each(
         self, sentences: Iterable[Sentence], window: int | None = FIRST_WINDOW
@@ -81,7 +81,7 @@ class Search:
 
     def _run(self, waiting: Iterator[Job], width: int) -> Iterator[tuple[Job, list[Results]]]:
         """Jobs as they are done; a lane that is free takes the next."""
-        busy: dict[int, tuple[Job, Batch]] = {}  # by lane
+        busy: dict[int, tuple[Job, SearchBatch]] = {}  # by lane
         with device.side_by_side(width):
             while True:
                 free = [lane for lane in range(width) if lane not in busy]

@@ -11,7 +11,7 @@ from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import SlotCache, visible_slots
-from mlx_transformer.decoding.choose import Hypotheses, Moment
+from mlx_transformer.decoding.choose import Hypotheses, StepInputs
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import KeysValues, Transformer
@@ -26,7 +26,7 @@ class Memory(NamedTuple):
     mask: mx.array | None  # (B,1,1,S) true at real tokens; None: all are
 
 
-class Step:
+class SearchStep:
     """The step of a model under given options. Its work depends on shapes only, not on values.
 
     Where it is compiled, it is so once for each of the few shapes of a batch.
@@ -36,20 +36,20 @@ class Step:
         self.model, self.options = model, options
         self.compiled = device.compiles_search()
         self._choose = chooser(options, model.config.eos_id)
-        self._bars = [barred(options, model.config, end=end) for end in (False, True)]
+        self._ban_logits = [banned_logits(options, model.config, end=end) for end in (False, True)]
         # The weights are inputs: as constants, every trace would hold them.
         self.run = mx.compile(self._run, inputs=model.state) if self.compiled else self._run
 
-    def bar(self, t: int) -> mx.array:
+    def ban_logits(self, t: int) -> mx.array:
         """(V,), -inf at words that never follow t tokens, else 0"""
-        return self._bars[t < self.options.min_tokens]
+        return self._ban_logits[t < self.options.min_tokens]
 
     def _run(
         self,
         hyps: Hypotheses,
         caches: Caches,
         memory: Memory,
-        now: Moment,
+        now: StepInputs,
         forced: mx.array | None,
         reach: int,
         Q: int,
@@ -74,20 +74,22 @@ class Step:
         )
         logits = self.model.logits(hidden).astype(mx.float32)
         logits = mx.broadcast_to(logits, (B, K, logits.shape[-1]))
-        bar = self._bar_now(hyps, now)
+        ban_logits = self._ban_logits_now(hyps, now)
         if forced is not None:
-            logits, bar = choose.certain(logits, bar, forced)
-        return self._choose(hyps, logits, bar, now), [layer.slots for layer in layers]
+            logits, ban_logits = choose.certain(logits, ban_logits, forced)
+        return self._choose(hyps, logits, ban_logits, now), [layer.slots for layer in layers]
 
-    def _bar_now(self, hyps: Hypotheses, now: Moment) -> mx.array:
+    def _ban_logits_now(self, hyps: Hypotheses, now: StepInputs) -> mx.array:
         """(V,) or (B,K,V)"""
         if not self.options.no_repeat_ngram:
-            return now.bar
-        repeated = choose.repeats(hyps.words, now.t, self.options.no_repeat_ngram, now.bar.size)
-        return mx.where(repeated, -mx.inf, now.bar)
+            return now.ban_logits
+        repeated = choose.repeats(
+            hyps.words, now.t, self.options.no_repeat_ngram, now.ban_logits.size
+        )
+        return mx.where(repeated, -mx.inf, now.ban_logits)
 
 
-Chooser = Callable[[Hypotheses, mx.array, mx.array, Moment], Hypotheses]
+Chooser = Callable[[Hypotheses, mx.array, mx.array, StepInputs], Hypotheses]
 
 
 def chooser(options: SearchOptions, eos: int) -> Chooser:
@@ -99,15 +101,15 @@ def chooser(options: SearchOptions, eos: int) -> Chooser:
     return partial(choose.beam_step, eos=eos)
 
 
-def barred(options: SearchOptions, config: ModelConfig, *, end: bool) -> mx.array:
+def banned_logits(options: SearchOptions, config: ModelConfig, *, end: bool) -> mx.array:
     """(V,), -inf at padding, start and banned words, and at the end of sentence if `end`"""
     for token in options.banned:
         if not 0 <= token < config.target_size:
             raise InputError(f"banned token {token} is not an id below {config.target_size}")
-    bar = np.zeros(config.target_size, np.float32)
-    bar[[config.pad_id, *options.banned]] = -np.inf
+    ban_logits = np.zeros(config.target_size, np.float32)
+    ban_logits[[config.pad_id, *options.banned]] = -np.inf
     if config.start_id not in (None, config.eos_id):
-        bar[config.start_id] = -np.inf
+        ban_logits[config.start_id] = -np.inf
     if end:
-        bar[config.eos_id] = -np.inf
-    return mx.array(bar)
+        ban_logits[config.eos_id] = -np.inf
+    return mx.array(ban_logits)

@@ -15,7 +15,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer.decoding.alignment import Link, cross_attention, join_attention, join_links
-from mlx_transformer.decoding.batch import Batch, Hypothesis, Ids
+from mlx_transformer.decoding.batch import Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import Score, score_pairs
 from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence
@@ -182,7 +182,7 @@ class Translator:
                 begin = []
 
     def _stream_sentence(self, source: Ids, options: SearchOptions, begin: Ids) -> Iterator[str]:
-        batch = Batch(self._searching(options).step, [source], [begin])
+        batch = SearchBatch(self._searching(options).step, [source], [begin])
         told = ""
         while batch.open:
             mx.async_eval(batch.step())

@@ -4,7 +4,7 @@ import mlx.core as mx
 import numpy as np
 import pytest
 
-from mlx_transformer.decoding.batch import Batch
+from mlx_transformer.decoding.batch import SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Search, search
 from tests.decoding.random_models import random_model, random_source
@@ -23,7 +23,7 @@ def case():
 
 def test_sentences_that_are_dropped_leave_and_the_others_do_not_notice(case) -> None:
     model, sources, wanted = case
-    batch = Batch(Search(model, BEAM).step, sources)
+    batch = SearchBatch(Search(model, BEAM).step, sources)
     sizes = []
     while batch.open:
         if len(sizes) == 2:
@@ -38,7 +38,7 @@ def test_sentences_that_are_dropped_leave_and_the_others_do_not_notice(case) -> 
 
 def test_a_batch_whose_sentences_were_all_dropped_is_over(case) -> None:
     model, sources, _ = case
-    batch = Batch(Search(model, BEAM).step, sources)
+    batch = SearchBatch(Search(model, BEAM).step, sources)
     batch.drop(range(len(sources)))
     for _ in range(2):
         mx.async_eval(batch.step())
@@ -48,7 +48,7 @@ def test_a_batch_whose_sentences_were_all_dropped_is_over(case) -> None:
 
 def test_what_is_certain_grows_and_is_how_the_result_begins(case) -> None:
     model, sources, wanted = case
-    batch = Batch(Search(model, BEAM).step, sources)
+    batch = SearchBatch(Search(model, BEAM).step, sources)
     certain: dict[int, list[int]] = {i: [] for i in range(len(sources))}
     while batch.open:
         mx.async_eval(batch.step())
