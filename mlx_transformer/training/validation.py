@@ -12,7 +12,7 @@ from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.metrics import Metric, measure
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipe import ValidationConfig
+from mlx_transformer.recipes import ValidationConfig
 from mlx_transformer.training.report import Sample, ValidationReport, number, perplexity
 from mlx_transformer.training.step import output_loss, output_weight
 
