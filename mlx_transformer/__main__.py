@@ -1,12 +1,14 @@
 """The `mlx-transformer` command: finds the verb and runs the file of that name in `cli`."""
 
 import argparse
+import os
 import sys
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 
 from mlx_transformer import __version__
-from mlx_transformer.cli.sentences import sentence
+from mlx_transformer.cli.sentences import naming_output, sentence
 from mlx_transformer.errors import InputError
 
 VERBS = {
@@ -34,6 +36,9 @@ verbs:
 def main(argv: list[str] | None = None) -> int:
     """Run one verb; 0 done, 1 it failed, 2 the call was wrong."""
     args = sys.argv[1:] if argv is None else argv
+    _occupy_standard_streams()
+    if sys.stdout is None:
+        return _say("standard output is closed: open it, or send it to a file", 1)
     verb = next((arg for arg in args if not arg.startswith("-")), None)
     if verb is None or not args or args[0] != verb:
         return _without_verb(args)
@@ -42,6 +47,17 @@ def main(argv: list[str] | None = None) -> int:
     module = import_module(f"mlx_transformer.cli.{verb}")
     parser = _parser_of(verb, module)
     return _run(module, _parse(parser, args[1:]))
+
+
+def _occupy_standard_streams() -> None:
+    """Of closed ones the next file would get the number, and with it what libraries print."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    if sys.stderr is None:
+        sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (it is open for as long as we live)
 
 
 def _unknown(verb: str) -> str:
@@ -82,7 +98,10 @@ def _parse(parser: argparse.ArgumentParser, args: list[str]) -> argparse.Namespa
 
 def _run(module: ModuleType, args: argparse.Namespace) -> int:
     try:
-        return module.run(args) or 0
+        status = module.run(args) or 0
+        with naming_output("standard output"):
+            sys.stdout.flush()  # here its failure is a sentence
+        return status
     except BrokenPipeError:
         # The reader (`| head`) has enough. Point stdout elsewhere so that exit stays silent.
         sys.stdout = None
@@ -92,11 +111,22 @@ def _run(module: ModuleType, args: argparse.Namespace) -> int:
     except Exception as error:
         if args.debug:
             sys.excepthook(type(error), error, error.__traceback__)
+        _abandon_broken_stdout()
         return _say(sentence(error, module), 2 if isinstance(error, InputError) else 1)
 
 
+def _abandon_broken_stdout() -> None:
+    """Or the end of the program would try to write what is left, and complain in its own way."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        sys.stdout = None
+
+
 def _say(message: str, status: int) -> int:
-    print(f"mlx-transformer: {message}", file=sys.stderr)
+    from mlx_transformer.cli.output import tell  # only here: `--help` has no time for it
+
+    tell(message)
     return status
 
 

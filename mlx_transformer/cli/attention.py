@@ -1,11 +1,12 @@
 """`mlx-transformer attention`: draw what a model attends to while it translates a text."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from mlx_transformer.cli.lines import standard_input
+from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import add_model_flags, load_translator, notes
 from mlx_transformer.decoding.alignment import join_attention
 from mlx_transformer.decoding.options import SearchOptions
@@ -63,7 +64,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     check_suffix(args.out)
-    text = sys.stdin.read().strip() if args.text == "-" else args.text
+    text = standard_input().read().strip() if args.text == "-" else args.text
     if not text.strip():
         raise InputError("there is no text to translate")
     translator = load_translator(args.model, args.dtype)
@@ -73,7 +74,7 @@ def run(args: argparse.Namespace) -> None:
         else:
             attention = attend_to(translator, text, args.target)
         draw(attention, args.out, View(args.kind, args.layer, args.head, args.word, args.lines))
-    print(args.out)
+    show(args.out)
 
 
 def attend_to(translator: Translator, text: str, target: str) -> Attention:

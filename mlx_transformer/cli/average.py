@@ -1,8 +1,9 @@
 """mlx-transformer average: the mean of a run's last checkpoints as one model."""
 
 import argparse
-import sys
 from pathlib import Path
+
+from mlx_transformer.cli.output import note, show
 
 EPILOG = """\
 example:
@@ -25,8 +26,8 @@ def run(args: argparse.Namespace) -> None:
     from mlx_transformer.training.run import Run
 
     paths = Run.open(args.run).average(args.last, args.out)
-    print(f"averaged {', '.join(path.name for path in paths)}", file=sys.stderr)
-    print(args.out)
+    note(f"averaged {', '.join(path.name for path in paths)}")
+    show(args.out)
 
 
 def _count(text: str) -> int:

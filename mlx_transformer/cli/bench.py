@@ -1,7 +1,6 @@
 """`mlx-transformer bench`: how fast this machine trains and translates."""
 
 import argparse
-import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +12,10 @@ from tempfile import TemporaryDirectory
 from tqdm import tqdm
 
 from mlx_transformer.benchmark import STAGES, Rate, Speed, machine, measure
+from mlx_transformer.cli.output import note, show, to_json
 from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.model import Transformer
+from mlx_transformer.printable import printable
 from mlx_transformer.storage import load_model, save_model
 
 VOCABULARY = 8000
@@ -48,10 +49,10 @@ def run(args: argparse.Namespace) -> None:
         else:
             speeds = [_measure_preset(name, config, tell) for name, config in configs.items()]
     if args.json:
-        print(json.dumps({"machine": machine(), "speeds": [asdict(s) for s in speeds]}, indent=2))
+        show(to_json({"machine": machine(), "speeds": [asdict(s) for s in speeds]}, indent=2))
     else:
-        print(", ".join(f"{name} {value}" for name, value in machine().items()))
-        print("\n".join(_table(speeds)))
+        show(", ".join(f"{name} {value}" for name, value in machine().items()))
+        show("\n".join(_table(speeds)))
 
 
 def _measure_preset(name: str, config: ModelConfig, tell: Callable[[str, str], None]) -> Speed:
@@ -68,9 +69,9 @@ def _progress(models: int) -> Iterator[Callable[[str, str], None]]:
 
         def tell(model: str, stage: str) -> None:
             bar.n = next(begun)
-            bar.set_description(f"{model}: {stage}")
+            bar.set_description(printable(f"{model}: {stage}"))
             if bar.disable:
-                print(f"{model}: {stage}", file=sys.stderr)
+                note(f"{model}: {stage}")
 
         yield tell
 

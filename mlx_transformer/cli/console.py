@@ -8,6 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
+from mlx_transformer.cli.output import note
 from mlx_transformer.data.prepare import PreparationReport
 from mlx_transformer.errors import InputError
 from mlx_transformer.training.report import TrainingReport, ValidationReport
@@ -25,7 +26,7 @@ class Console:
 
     def message(self, text: str) -> None:
         if self._shown:
-            tqdm.write(text, file=sys.stderr)
+            note(text)
 
     def preparing(self, stage: str, done: int, total: int) -> None:
         if stage != self._stage:

@@ -5,12 +5,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mlx_transformer.cli.output import note, show
 from mlx_transformer.cli.sentences import sentence
 from mlx_transformer.convert.conversion import Listing, Report, convert, list_keys
 from mlx_transformer.convert.families import FAMILIES
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.mapping import FLOATS
 from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.printable import printable
 
 EPILOG = """\
 examples:
@@ -120,7 +122,7 @@ def _verify(args: argparse.Namespace, options: Options) -> None:
     from mlx_transformer.convert.verify import verify  # slow to import, and seldom asked for
 
     certificate = verify(args.checkpoint, args.out, options, family=args.family)
-    print(certificate.text(args.out.name))
+    show(certificate.text(args.out.name))
     if not certificate.holds:
         raise RunError(f"the converted model differs from the original: see {args.out}/PARITY.md")
 
@@ -151,27 +153,27 @@ def _options(args: argparse.Namespace) -> Options:
 def _print_listing(listing: Listing) -> None:
     """name, dtype, shape and use, one a line; a key without use is marked."""
     rows = [
-        (k.name, k.dtype, "x".join(map(str, k.shape)), k.use or "UNMAPPED") for k in listing.keys
+        (printable(k.name), k.dtype, "x".join(map(str, k.shape)), printable(k.use or "UNMAPPED"))
+        for k in listing.keys
     ]
     widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
     for row in rows:
         cells = [cell.ljust(width) for cell, width in zip(row[:3], widths, strict=True)]
-        print("  ".join([*cells, row[3]]))
+        show("  ".join([*cells, row[3]]))
     verdict = f"This is {listing.family}, and complete."
     if listing.problem is not None:
         verdict = sentence(listing.problem, sys.modules[__name__])
-    print(verdict, file=sys.stderr)
+    note(verdict)
 
 
 def _print_report(report: Report) -> None:
     size, files = report.parameters / 1e6, ", ".join(report.tokenizer_files)
     bits, precision = report.config.quantization, " and ".join(report.dtypes)
-    print(report.directory)
-    print(
+    show(report.directory)
+    note(
         f"{report.family}: {size:.2f} million parameters, "
         f"{f'matrices in {bits} bits, the rest in {precision}' if bits else precision}; "
-        f"{'with ' + files if files else 'without a tokenizer'}",
-        file=sys.stderr,
+        f"{'with ' + files if files else 'without a tokenizer'}"
     )
     if report.ignored:
-        print(f"left out, as they mean nothing: {', '.join(report.ignored)}", file=sys.stderr)
+        note(f"left out, as they mean nothing: {', '.join(report.ignored)}")

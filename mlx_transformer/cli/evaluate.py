@@ -1,10 +1,10 @@
 """`mlx-transformer evaluate`: how good a model's translations are, or a file's."""
 
 import argparse
-import json
 from typing import TYPE_CHECKING, Any
 
 from mlx_transformer.cli.lines import Lines
+from mlx_transformer.cli.output import show, tell, to_json
 from mlx_transformer.cli.searching import (
     Meter,
     ProgressBar,
@@ -13,7 +13,6 @@ from mlx_transformer.cli.searching import (
     load_translator,
     notes,
     options_of,
-    tell,
 )
 from mlx_transformer.errors import InputError
 from mlx_transformer.metrics import TITLES, measure
@@ -60,10 +59,10 @@ def run(args: argparse.Namespace) -> None:
         results: dict[str, Any] = {"sentences": len(lines), "seconds": seconds}
         for name, (score, signature) in found.items():
             results |= {name: score, f"{name}_signature": signature}
-        print(json.dumps(results))
+        show(to_json(results))
     else:
         for name, (score, signature) in found.items():
-            print(f"{TITLES[name]:5} {score:6.2f}  {signature}")
+            show(f"{TITLES[name]:5} {score:6.2f}  {signature}")
 
 
 def translate(

@@ -1,9 +1,9 @@
 """`mlx-transformer export`: a model for PyTorch, transformers and CTranslate2."""
 
 import argparse
-import sys
 from pathlib import Path
 
+from mlx_transformer.cli.output import show, tell
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export_marian import export_marian, has_sentencepiece
 from mlx_transformer.convert.export_torch import export_torch
@@ -37,7 +37,7 @@ def run(args: argparse.Namespace) -> None:
             export_torch(model, aside)
         else:
             export_marian(model, _sentencepiece_tokenizer(args.model, model.config), aside)
-    print(args.out)
+    show(args.out)
 
 
 def _sentencepiece_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer | None:
@@ -45,13 +45,12 @@ def _sentencepiece_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer 
     try:
         tokenizer = load_tokenizer(directory, config)
     except InputError as error:
-        print(f"mlx-transformer: {error}; exporting the weights alone", file=sys.stderr)
+        tell(f"{error}; exporting the weights alone")
         return None
     if has_sentencepiece(tokenizer):
         return tokenizer
-    print(
-        f"mlx-transformer: the words of {directory} are cut beforehand, which MarianTokenizer "
-        "cannot do; exporting the weights alone",
-        file=sys.stderr,
+    tell(
+        f"the words of {directory} are cut beforehand, which MarianTokenizer cannot do; "
+        "exporting the weights alone"
     )
     return None

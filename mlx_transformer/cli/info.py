@@ -1,10 +1,10 @@
 """`mlx-transformer info`: the configuration and size of a preset or a model directory."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from mlx_transformer.cli.output import show, to_json
 from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import count_parameters, load_model, named_parameters
@@ -24,13 +24,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     facts = _facts(args.model, args.vocab_size)
     if args.json:
-        print(json.dumps(facts, indent=2))
+        show(to_json(facts, indent=2))
         return
     for name, value in facts["config"].items():
-        print(f"{name:28} {'-' if value is None else value}")
-    print(f"\n{'parameters':28} {facts['parameters']:,}")
+        show(f"{name:28} {'-' if value is None else value}")
+    show(f"\n{'parameters':28} {facts['parameters']:,}")
     if "megabytes" in facts:
-        print(f"{'dtype':28} {facts['dtype']}\n{'megabytes':28} {facts['megabytes']}")
+        show(f"{'dtype':28} {facts['dtype']}\n{'megabytes':28} {facts['megabytes']}")
 
 
 def _facts(name: str, vocab_size: int | None) -> dict[str, Any]:

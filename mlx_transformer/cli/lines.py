@@ -3,10 +3,18 @@
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, TextIO
+
+from mlx_transformer.errors import InputError
 
 STDIN = "-"
 _BLOCK = 1 << 16
+
+
+def standard_input() -> TextIO:
+    if sys.stdin is None:
+        raise InputError("standard input is closed: there is no text to read")
+    return sys.stdin
 
 
 class Lines:
@@ -33,7 +41,7 @@ class Lines:
     def blocks(self) -> Iterator[list[str]]:
         """What there is to read at a time: a pipe that is written line by line is read so."""
         if self.path == STDIN:
-            yield from self._blocks(sys.stdin.buffer)
+            yield from self._blocks(standard_input().buffer)
         else:
             with Path(self.path).open("rb") as file:
                 yield from self._blocks(file)

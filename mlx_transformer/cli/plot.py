@@ -8,10 +8,12 @@ from typing import Any
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer.cli.output import show
 from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import sinusoids
 from mlx_transformer.pictures.plots import draw_curves, draw_positions, draw_schedules
+from mlx_transformer.printable import printable
 from mlx_transformer.recipes import load_recipe
 from mlx_transformer.storage import load_model
 from mlx_transformer.training.schedule import make_schedule
@@ -51,14 +53,14 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("give one or several runs, or --schedule RECIPE, or --positions PRESET")
     if args.runs:
         out = args.out or Path(args.runs[0]) / "curves.png"
-        draw_curves(dict(zip(args.runs, map(metrics, args.runs), strict=True)), out)
+        draw_curves({printable(name): metrics(name) for name in args.runs}, out)
     elif args.schedule:
         out = args.out or Path("schedule.png")
-        draw_schedules({name: schedule(name) for name in args.schedule}, out)
+        draw_schedules({printable(name): schedule(name) for name in args.schedule}, out)
     else:
         out = args.out or Path("positions.png")
         draw_positions(positions(args.positions), out)
-    print(out)
+    show(out)
 
 
 def metrics(run: str) -> list[dict[str, Any]]:
@@ -95,11 +97,8 @@ def positions(name: str) -> dict[str, np.ndarray]:
     config = model.config if model else preset(name)
     rows = slice(config.position_offset, config.position_offset + POSITIONS)
     if config.positions == "sinusoidal":
-        return {
-            f"Sinusoidal positions of {name}": sinusoids(config, min(POSITIONS, config.max_length))[
-                rows
-            ]
-        }
+        table = sinusoids(config, min(POSITIONS, config.max_length))
+        return {f"Sinusoidal positions of {printable(name)}": table[rows]}
     if model is None:
         raise InputError(f"the positions of {name} are learned: give a trained model's directory")
     return {

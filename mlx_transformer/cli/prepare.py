@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from mlx_transformer.cli.console import Console
+from mlx_transformer.cli.output import show
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.prepare import prepare
@@ -45,4 +46,4 @@ def run(args: argparse.Namespace) -> None:
         f"batches: {len(batches):,} an epoch in {len(batches.shapes)} shapes of at most "
         f"{recipe.training.batch_tokens:,} tokens a side, {batches.efficiency:.1%} of them real"
     )
-    print(args.out)
+    show(args.out)

@@ -15,9 +15,11 @@ from prompt_toolkit.history import FileHistory
 
 from mlx_transformer.checks import nearest
 from mlx_transformer.cli.attention_map import attention_map
+from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import load_translator, notes
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.printable import printable
 from mlx_transformer.storage import default_model
 
 HELP = """\
@@ -54,7 +56,7 @@ class Repl:
             completer=WordCompleter(list(self._commands()), sentence=True),
             complete_while_typing=False,
         )
-        print(f"{self._model.resolve().name}: type a text, or :help. Ctrl-D leaves.")
+        show(f"{self._model.resolve().name}: type a text, or :help. Ctrl-D leaves.")
         while True:
             try:
                 line = session.prompt("> ")
@@ -75,11 +77,11 @@ class Repl:
                 elif line.strip():
                     self._translate(line.strip())
         except KeyboardInterrupt:
-            print("\n(stopped)")
+            show("\n(stopped)")
         except (InputError, RunError) as error:
-            print(error)
+            show(printable(str(error)))
         except OSError as error:
-            print(f"{error.strerror}: {error.filename}")
+            show(printable(f"{error.strerror}: {error.filename}"))
 
     def _translate(self, text: str) -> None:
         start = time.perf_counter()
@@ -89,20 +91,20 @@ class Repl:
         if self._options.nbest > 1:
             found = self._translator.translate(text, self._options)
             for each in [found, *found.alternatives]:
-                print(f"{each.score:8.3f}  {each.text}")
+                show(f"{each.score:8.3f}  {each.text}")
             written = found.text
         else:
             written = ""
             for piece in self._translator.stream(text, self._options):
-                print(piece, end="", flush=True)
+                show(piece, end="")
                 written += piece
-            print()
+            show("")
         if self._timed:
             self._show_time(written, time.perf_counter() - start)
 
     def _show_time(self, written: str, seconds: float) -> None:
         tokens = len(self._translator.tokenizer.encode_target(written))
-        print(f"{tokens} tokens, {seconds * 1000:.0f} ms, {tokens / seconds:.0f} tokens/s")
+        show(f"{tokens} tokens, {seconds * 1000:.0f} ms, {tokens / seconds:.0f} tokens/s")
 
     def _commands(self) -> dict[str, Callable[[str], None]]:
         return {
@@ -130,7 +132,7 @@ class Repl:
 
     def _help(self, _: str) -> None:
         now = self._options
-        print(
+        show(
             HELP.format(
                 beam=now.beam,
                 alpha=now.alpha,
@@ -143,7 +145,7 @@ class Repl:
 
     def _set(self, **changes: float) -> None:
         self._options = replace(self._options, **changes)  # type: ignore[arg-type]
-        print(", ".join(f"{name} {on_off(value)}" for name, value in changes.items()))
+        show(", ".join(f"{name} {on_off(value)}" for name, value in changes.items()))
 
     def _set_nbest(self, count: int) -> None:
         """A longer list needs a beam as wide."""
@@ -153,7 +155,7 @@ class Repl:
         if not directory:
             raise InputError("name a model directory, as in :model weights/en-de")
         self._load(Path(directory).expanduser())
-        print(self._model)
+        show(self._model)
 
     def _reverse(self) -> None:
         name = self._model.resolve().name
@@ -174,20 +176,20 @@ class Repl:
 
             attention = attend(self._translator, self._text, self._options)
             draw(attention, Path(file).expanduser(), View())
-            print(file)
+            show(file)
         else:
             found = self._translator.translate(self._text, self._options, attention=True)
-            print(attention_map(found, shutil.get_terminal_size().columns))
+            show(attention_map(found, shutil.get_terminal_size().columns))
 
     def _score(self, target: str) -> None:
         if not self._text or not target:
             raise InputError("translate a text first, then :score another translation of it")
         (score,) = self._translator.score([self._text], [target])
-        print(f"log-probability {score.logp:.3f}, perplexity {score.perplexity:.3f}")
+        show(f"log-probability {score.logp:.3f}, perplexity {score.perplexity:.3f}")
 
     def _toggle_time(self) -> None:
         self._timed = not self._timed
-        print(f"time {on_off(self._timed)}")
+        show(f"time {on_off(self._timed)}")
 
 
 Number = TypeVar("Number", int, float)

@@ -1,12 +1,12 @@
 """`mlx-transformer score`: how probable given translations are."""
 
 import argparse
-import json
 from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
 from mlx_transformer.cli.lines import Lines
+from mlx_transformer.cli.output import show, to_json
 from mlx_transformer.cli.searching import add_model_flags, load_translator
 from mlx_transformer.errors import InputError
 
@@ -37,11 +37,11 @@ def run(args: argparse.Namespace) -> None:
     scores = load_translator(args.model, args.dtype).score(sources, targets)
     total = reduce(add, scores)
     if args.json:
-        print(json.dumps({"pairs": [*map(as_object, scores)], "total": as_object(total)}))
+        show(to_json({"pairs": [*map(as_object, scores)], "total": as_object(total)}))
         return
     for score, target in zip(scores, targets, strict=True):
-        print(f"{row(score)}\t{target}")
-    print(f"{row(total)}\ttotal of {len(scores):,}")
+        show(f"{row(score)}\t{target}")
+    show(f"{row(total)}\ttotal of {len(scores):,}")
 
 
 def pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
+from mlx_transformer.cli.output import tell
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 
@@ -89,10 +90,6 @@ def notes(most: int = 3) -> Iterator[None]:
                 tell(str(warning.message))
             if len(found) > most:
                 tell(f"and {len(found) - most:,} more such warnings")
-
-
-def tell(message: str) -> None:
-    tqdm.write(f"mlx-transformer: {message}", file=sys.stderr)
 
 
 class Meter:

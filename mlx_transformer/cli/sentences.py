@@ -1,5 +1,7 @@
 """Errors as the one sentence that the command line says."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import ModuleType
 
 from mlx_transformer.errors import InputError
@@ -13,6 +15,16 @@ def sentence(error: Exception, verb: ModuleType) -> str:
         where = f": {error.filename}" if error.filename else ""
         return f"{error.strerror}{where}"
     return str(error) or type(error).__name__
+
+
+@contextmanager
+def naming_output(name: str) -> Iterator[None]:
+    """A write that fails, as on a full disk, does not say by itself where it was going."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or name
+        raise
 
 
 def _see(error: InputError, verb: ModuleType) -> str:

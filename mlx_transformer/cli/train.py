@@ -8,6 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from mlx_transformer.cli.output import show
 from mlx_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
         patience = run.recipe.validation.patience
         console.message(f"stopped early: {patience} validations without a lower loss")
     if first:
-        print(path / "model")
+        show(path / "model")
     return 0
 
 

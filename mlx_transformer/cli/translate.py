@@ -1,14 +1,14 @@
 """`mlx-transformer translate`: a text, a file or a pipe; on a terminal, a prompt."""
 
 import argparse
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mlx_transformer.cli.lines import STDIN, Lines
+from mlx_transformer.cli.lines import STDIN, Lines, standard_input
+from mlx_transformer.cli.output import tell, to_json
 from mlx_transformer.cli.searching import (
     Meter,
     ProgressBar,
@@ -17,9 +17,10 @@ from mlx_transformer.cli.searching import (
     load_translator,
     notes,
     options_of,
-    tell,
 )
+from mlx_transformer.cli.sentences import naming_output
 from mlx_transformer.errors import InputError
+from mlx_transformer.printable import without_controls
 
 if TYPE_CHECKING:
     from mlx_transformer.decoding.options import SearchOptions
@@ -56,7 +57,7 @@ def run(args: argparse.Namespace) -> None:
     options = options_of(args)
     source = STDIN if args.text == STDIN else args.input
     if args.text is None and source is None:
-        if sys.stdin.isatty() and args.output is None and not args.json:
+        if standard_input().isatty() and args.output is None and not args.json:
             from mlx_transformer.cli.repl import Repl
 
             return Repl(args.model, args.dtype, options).run()
@@ -89,9 +90,10 @@ def output(path: str | None) -> Iterator[TextIO]:
     """UTF-8 with line feeds, whatever the terminal's own encoding."""
     if path is None:
         sys.stdout.reconfigure(encoding="utf-8", newline="\n")  # type: ignore[union-attr]
-        yield sys.stdout
+        with naming_output("standard output"):
+            yield sys.stdout
     else:
-        with Path(path).open("w", encoding="utf-8", newline="\n") as file:
+        with naming_output(path), Path(path).open("w", encoding="utf-8", newline="\n") as file:
             yield file
 
 
@@ -120,11 +122,13 @@ def translate_lines(
 def write(out: TextIO, number: int, source: str, found: "Translation", as_json: bool) -> None:
     ranked = [found, *found.alternatives]
     if as_json:
-        lines = [json.dumps(as_object(source, found), ensure_ascii=False)]
+        lines = [to_json(as_object(source, found))]
     elif len(ranked) > 1:
         lines = [f"{number} ||| {each.text} ||| {each.score:.4f}" for each in ranked]
     else:
         lines = [found.text]
+    if out.isatty():
+        lines = [without_controls(line) for line in lines]
     out.writelines(line + "\n" for line in lines)
     out.flush()
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
+from mlx_transformer.printable import printable
 from mlx_transformer.tokenizer import WORD_START, Tokenizer
 
 Kind = Literal["encoder", "decoder", "cross"]
@@ -153,6 +154,7 @@ def numbered(what: str, wanted: Sequence[int] | None, count: int) -> list[int]:
 
 def label(token: str) -> str:
     """A token as people read it: no mark where a word begins, a dot where one goes on."""
+    token = printable(token)
     if token.startswith(WORD_START):
         return token.removeprefix(WORD_START) or WORD_START
     return f"·{token}" if token[:1].isalnum() else token

@@ -22,6 +22,7 @@ from mlx_transformer.pictures.attention import (
     label,
     panels,
 )
+from mlx_transformer.printable import without_controls
 
 HINTS: dict[Kind, str] = {
     "encoder": "Each word of the text looks at the words of the text.",
@@ -33,8 +34,8 @@ HINTS: dict[Kind, str] = {
 def attention_page(attention: Attention, view: View) -> str:
     """The HTML of the page, with every kind, layer and head; `view` is what it shows first."""
     data = {
-        "text": attention.text,
-        "translation": attention.translation,
+        "text": without_controls(attention.text),
+        "translation": without_controls(attention.translation),
         "kinds": [_kind(attention, kind) for kind in KINDS],
         "start": _start(attention, view),
     }

@@ -1,0 +1,45 @@
+"""The only way out for text: results on stdout, everything else on stderr.
+
+Much of it comes from strangers' files. No control character of theirs reaches a terminal.
+"""
+
+import json
+import math
+import sys
+from typing import Any
+
+from tqdm import tqdm
+
+from mlx_transformer.cli.sentences import naming_output
+from mlx_transformer.printable import printable, without_controls
+
+
+def tell(sentence: str) -> None:
+    """Something the user should know, with the name of the program."""
+    note(f"mlx-transformer: {sentence}")
+
+
+def note(line: str) -> None:
+    """A line of a report on stderr, above a progress bar if there is one."""
+    tqdm.write(printable(line), file=sys.stderr)
+
+
+def show(result: object, end: str = "\n") -> None:
+    """A result, on stdout: as it is into a file or a pipe, fit to be read on a terminal."""
+    terminal = sys.stdout.isatty()
+    text = without_controls(str(result)) if terminal else str(result)
+    with naming_output("standard output"):
+        print(text, end=end, flush=terminal)
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Valid JSON: it knows no NaN and no infinity, so they are null."""
+    return json.dumps(_finite(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
