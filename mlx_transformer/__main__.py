@@ -61,7 +61,7 @@ def _occupy_standard_streams() -> None:
 
 
 def _unknown(verb: str) -> str:
-    from mlx_transformer.checks import nearest  # only here: `--help` has no time for it
+    from mlx_transformer.inputs.checks import nearest  # only here: `--help` has no time for it
 
     hint = nearest(verb, list(VERBS)) or "; mlx-transformer --help lists them"
     return f"unknown verb {verb!r}{hint}"

@@ -11,10 +11,10 @@ from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
-from mlx_transformer.checks import at_least, below_one, must_be, nearest, typed
 from mlx_transformer.errors import InputError, naming
-from mlx_transformer.printable import shown
-from mlx_transformer.untrusted import read_json
+from mlx_transformer.inputs.checks import at_least, below_one, must_be, nearest, typed
+from mlx_transformer.inputs.printable import shown
+from mlx_transformer.inputs.untrusted import read_json
 
 # Of config.json and of checkpoints; a file that names none is of version 1. Raise it when files
 # mean something else than before, and go on reading the old ones.
@@ -146,7 +146,7 @@ class ModelConfig:
         for name, value in self.to_dict().items():
             most = MOST_OF.get(name, MOST)
             if isinstance(value, int) and value > most:
-                raise InputError(f"{name} must be at most {most:,}, not {value}")
+                raise InputError(f"{name} must be at most {most:,}, not {shown(value)}")
 
     def _check_vocabularies(self) -> None:
         if self.shared_embeddings and self.vocab_size != self.target_vocab_size:

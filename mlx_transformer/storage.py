@@ -17,9 +17,9 @@ from mlx.utils import tree_flatten, tree_map
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.inputs.printable import shown
+from mlx_transformer.inputs.untrusted import FLOATS, Stored, read_header
 from mlx_transformer.model import Linear, Transformer
-from mlx_transformer.printable import shown
-from mlx_transformer.untrusted import FLOATS, Stored, read_header
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 QUANTIZATION_GROUP = 64

@@ -14,8 +14,8 @@ from tqdm import tqdm
 from mlx_transformer.benchmark import STAGES, Rate, Speed, machine, measure
 from mlx_transformer.cli.output import note, show, to_json
 from mlx_transformer.config import ModelConfig, preset
+from mlx_transformer.inputs.printable import printable
 from mlx_transformer.model import Transformer
-from mlx_transformer.printable import printable
 from mlx_transformer.storage import load_model, save_model
 
 VOCABULARY = 8000

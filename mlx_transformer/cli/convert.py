@@ -12,7 +12,7 @@ from mlx_transformer.convert.families import FAMILIES
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.mapping import FLOATS
 from mlx_transformer.errors import InputError, RunError
-from mlx_transformer.printable import printable
+from mlx_transformer.inputs.printable import printable
 
 EPILOG = """\
 examples:

@@ -14,8 +14,8 @@ from mlx_transformer.cli.searching import (
     notes,
     options_of,
 )
+from mlx_transformer.data.metrics import TITLES, measure
 from mlx_transformer.errors import InputError
-from mlx_transformer.metrics import TITLES, measure
 
 if TYPE_CHECKING:
     from mlx_transformer.decoding.options import SearchOptions

@@ -11,7 +11,7 @@ from typing import Any
 from tqdm import tqdm
 
 from mlx_transformer.cli.sentences import naming_output
-from mlx_transformer.printable import printable, without_controls
+from mlx_transformer.inputs.printable import printable, without_controls
 
 
 def tell(sentence: str) -> None:

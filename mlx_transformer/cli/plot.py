@@ -11,9 +11,9 @@ import numpy as np
 from mlx_transformer.cli.output import show
 from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.printable import printable
 from mlx_transformer.model import sinusoids
 from mlx_transformer.pictures.plots import draw_curves, draw_positions, draw_schedules
-from mlx_transformer.printable import printable
 from mlx_transformer.recipes import load_recipe
 from mlx_transformer.storage import load_model
 from mlx_transformer.training.schedule import make_schedule

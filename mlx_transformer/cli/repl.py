@@ -13,13 +13,13 @@ from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import WordCompleter
 from prompt_toolkit.history import FileHistory
 
-from mlx_transformer.checks import nearest
 from mlx_transformer.cli.attention_map import attention_map
 from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import load_translator, notes
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError, RunError
-from mlx_transformer.printable import printable
+from mlx_transformer.inputs.checks import nearest
+from mlx_transformer.inputs.printable import printable
 from mlx_transformer.storage import default_model
 
 HELP = """\

@@ -20,7 +20,7 @@ from mlx_transformer.cli.searching import (
 )
 from mlx_transformer.cli.sentences import naming_output
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import without_controls
+from mlx_transformer.inputs.printable import without_controls
 
 if TYPE_CHECKING:
     from mlx_transformer.decoding.options import SearchOptions

@@ -12,8 +12,8 @@ from mlx_transformer.convert.safetensors_file import read_safetensors
 from mlx_transformer.convert.tensors import LazyTensor, Tensor
 from mlx_transformer.convert.torch_file import read_torch
 from mlx_transformer.errors import InputError, naming
-from mlx_transformer.printable import shown
-from mlx_transformer.untrusted import read_json
+from mlx_transformer.inputs.printable import shown
+from mlx_transformer.inputs.untrusted import read_json
 
 # Where in a directory the weights are; the first that exists is taken.
 WEIGHT_FILES = (

@@ -19,8 +19,8 @@ from mlx_transformer.convert.tensors import (
 )
 from mlx_transformer.convert.zip_file import unpacked, zip_members
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
-from mlx_transformer.untrusted import parse_json
+from mlx_transformer.inputs.printable import shown
+from mlx_transformer.inputs.untrusted import parse_json
 
 Files = Mapping[str, Storage]  # by name, from the model's folder
 

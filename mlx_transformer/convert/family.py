@@ -13,7 +13,7 @@ from mlx_transformer.convert.checkpoint import Checkpoint
 from mlx_transformer.convert.mapping import Table
 from mlx_transformer.convert.tensors import Tensor
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
+from mlx_transformer.inputs.printable import shown
 
 
 @dataclass(frozen=True)

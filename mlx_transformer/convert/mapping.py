@@ -17,7 +17,7 @@ import numpy as np
 
 from mlx_transformer.convert.tensors import Tensor, cast
 from mlx_transformer.errors import InputError
-from mlx_transformer.untrusted import FLOATS
+from mlx_transformer.inputs.untrusted import FLOATS
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage, Tensor
 from mlx_transformer.convert.zip_file import zip_members
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
+from mlx_transformer.inputs.printable import shown
 
 # A Python dictionary in the text of the file; this much of Python is all it may use.
 HEADER = re.compile(

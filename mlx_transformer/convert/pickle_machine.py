@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
+from mlx_transformer.inputs.printable import shown
 
 # Far above any checkpoint's, far below what would hurt: see tests/convert/test_hostile.py.
 MAX_BYTES = 64 << 20

@@ -15,8 +15,8 @@ from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import Rule, choose, equal, expand, shape_of, squeezed
 from mlx_transformer.convert.positions import MAX_FORMULA_LENGTH, recognise_sinusoids
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.printable import shown
 from mlx_transformer.model import Transformer
-from mlx_transformer.printable import shown
 from mlx_transformer.storage import named_parameters
 
 # Settings that no tensor shows: the file or the user must say them.

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from mlx_transformer.convert.tensors import LazyTensor, Storage, Tensor, itemsize
-from mlx_transformer.untrusted import DTYPES, Stored, read_header
+from mlx_transformer.inputs.untrusted import DTYPES, Stored, read_header
 
 CODES = {dtype: code for code, (dtype, _) in DTYPES.items()}
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
-from mlx_transformer.untrusted import is_shape
+from mlx_transformer.inputs.printable import shown
+from mlx_transformer.inputs.untrusted import is_shape
 
 # NumPy has no bfloat16: its values travel as the uint16 of the same bits.
 NUMPY_TYPES: dict[str, str] = {

@@ -21,7 +21,7 @@ from mlx_transformer.convert.pickle_machine import (
 from mlx_transformer.convert.tensors import NUMPY_TYPES, LazyTensor, Storage, itemsize
 from mlx_transformer.convert.zip_file import ZIP_MAGIC, zip_members
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
+from mlx_transformer.inputs.printable import shown
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 RE_SAVE = "load it where it was made and save only its state_dict()"

@@ -14,8 +14,8 @@ from mlx_transformer.convert.mapping import ZEROS, Table, choose, expand, part, 
 from mlx_transformer.convert.originals import as_torch, float_tensors, need_package, on_numpy
 from mlx_transformer.convert.positions import recognise_sinusoids
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.printable import shown
 from mlx_transformer.model import sinusoids
-from mlx_transformer.printable import shown
 
 # Built with bias=False, only the attention of our model does without biases, too.
 ENCODER_LAYER: Table = {

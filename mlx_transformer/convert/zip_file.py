@@ -18,7 +18,7 @@ import numpy as np
 
 from mlx_transformer.convert.tensors import Storage, Unpacked
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
+from mlx_transformer.inputs.printable import shown
 
 ZIP_MAGIC = b"PK\x03\x04"
 MAX_DIRECTORY_BYTES = 16 << 20

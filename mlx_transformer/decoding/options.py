@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from mlx_transformer.checks import at_least, must_be, typed
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.checks import at_least, must_be, typed
 
 LengthPenalty = Literal["paper", "plain"]
 

@@ -11,8 +11,8 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.printable import printable
 from mlx_transformer.model import Transformer
-from mlx_transformer.printable import printable
 from mlx_transformer.tokenizer import WORD_START, Tokenizer
 
 Kind = Literal["encoder", "decoder", "cross"]

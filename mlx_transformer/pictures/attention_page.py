@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mlx_transformer.inputs.printable import without_controls
 from mlx_transformer.pictures.attention import (
     KINDS,
     SIDES,
@@ -22,7 +23,6 @@ from mlx_transformer.pictures.attention import (
     label,
     panels,
 )
-from mlx_transformer.printable import without_controls
 
 HINTS: dict[Kind, str] = {
     "encoder": "Each word of the text looks at the words of the text.",

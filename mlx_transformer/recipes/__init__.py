@@ -14,9 +14,9 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
 
-from mlx_transformer.checks import above_zero, at_least, below_one, must_be, nearest, typed
 from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.errors import InputError, naming
+from mlx_transformer.inputs.checks import above_zero, at_least, below_one, must_be, nearest, typed
 
 SUFFIX = ".toml"
 SPLITS = ("train", "valid", "test")

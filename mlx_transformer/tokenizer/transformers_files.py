@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from mlx_transformer.untrusted import read_json
+from mlx_transformer.inputs.untrusted import read_json
 
 SETTINGS = "tokenizer_config.json"
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model")

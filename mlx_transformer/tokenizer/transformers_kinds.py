@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.untrusted import parse_json
 from mlx_transformer.tokenizer import language_names
 from mlx_transformer.tokenizer.characters import CharacterSide, WordSide
 from mlx_transformer.tokenizer.frame import Frame, Ids
@@ -16,7 +17,6 @@ from mlx_transformer.tokenizer.sides import Side, load_sentencepiece
 from mlx_transformer.tokenizer.tags import LanguageBehind, LanguageIds, OneWay, Prefixes, Tags
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
 from mlx_transformer.tokenizer.transformers_files import SENTENCEPIECE, SETTINGS, collect
-from mlx_transformer.untrusted import parse_json
 
 Settings = Mapping[str, Any]
 Vocabulary = Mapping[str, int]

@@ -12,7 +12,7 @@ from typing import Protocol
 import mlx.core as mx
 
 from mlx_transformer.data.batches import Batch
-from mlx_transformer.metrics import TITLES, Metric
+from mlx_transformer.data.metrics import TITLES, Metric
 from mlx_transformer.storage import replace_text
 from mlx_transformer.training.step import Metrics
 

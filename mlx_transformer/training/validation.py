@@ -10,7 +10,7 @@ import numpy as np
 from mlx_transformer import device
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
-from mlx_transformer.metrics import Metric, measure
+from mlx_transformer.data.metrics import Metric, measure
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import ValidationConfig
 from mlx_transformer.training.report import Sample, ValidationReport, number, perplexity

@@ -14,7 +14,7 @@ from safetensors.numpy import save_file
 
 from mlx_transformer.__main__ import main
 from mlx_transformer.cli import output
-from mlx_transformer.printable import printable, shown, without_controls
+from mlx_transformer.inputs.printable import printable, shown, without_controls
 from tests.tiny_directory import write_model
 
 EVIL = "\x1b]0;owned\x07\x1b[2J\x9b31m\u202e"

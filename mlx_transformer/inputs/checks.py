@@ -6,7 +6,7 @@ from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
+from mlx_transformer.inputs.printable import shown
 
 LARGEST_FLOAT = 10**300  # greater whole numbers do not become floating-point ones
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}

@@ -48,10 +48,10 @@ def peak() -> int:
         ({"encoder_layers": 10**5}, "encoder_layers must be at most 1,024, not 100000"),
         ({"encoder_layers": 1000}, "promises 1,00. layers, the file has"),
         ({"positions": "learned", "max_length": 10**7}, "embedding.positions is missing"),
-        ({"norm_eps": 10**400}, "norm_eps must be of type float"),
+        ({"norm_eps": 10**400}, "norm_eps must be a number"),
         ({"norm_eps": 1e999}, "norm_eps must be in"),
         ({"h": 10**4000}, "h must be at most 1,024, not 1000"),
-        ({"dropout": "\x1b[2J" * 9999}, r"dropout must be of type float, not '\\x1b\[2J"),
+        ({"dropout": "\x1b[2J" * 9999}, r"dropout must be a number, not '\\x1b\[2J"),
         ({"\x1b]0;a\x07": 1}, r"unknown model setting '\\x1b"),
     ],
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_transformer.errors import InputError
-from mlx_transformer.printable import shown
+from mlx_transformer.inputs.printable import shown
 
 # Of safetensors' element types, the name in NumPy (bfloat16: what NumPy lacks) and its bytes.
 DTYPES = {

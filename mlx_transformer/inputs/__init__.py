@@ -1,0 +1,1 @@
+"""What comes from outside: values that are checked, files and text that are not trusted."""
