@@ -26,15 +26,18 @@ bench: .venv/installed-dev  ## this project against PyTorch, transformers and CT
 	$(BIN)/python tools/bench_decode.py --data $(DATA) --write BENCHMARKS.md
 
 clean:
-	rm -rf .venv build dist *.egg-info
+	rm -rf .venv build dist *.egg-info mlx_transformer/cpu/*.so
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
 
-.venv/installed: .venv/bin/python pyproject.toml
+# An editable installation builds few_rows.cpp into the checkout, on Linux and with a C++ compiler.
+BUILT_FROM := pyproject.toml setup.py mlx_transformer/cpu/few_rows.cpp
+
+.venv/installed: .venv/bin/python $(BUILT_FROM)
 	$(BIN)/pip install --quiet --editable .
 	@touch $@
 
-.venv/installed-dev: .venv/bin/python pyproject.toml
+.venv/installed-dev: .venv/bin/python $(BUILT_FROM)
 	$(BIN)/pip install --quiet --editable ".[dev]"
 	@touch $@ .venv/installed

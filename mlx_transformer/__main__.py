@@ -3,6 +3,7 @@
 import argparse
 import os
 import sys
+import warnings
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -44,9 +45,11 @@ def main(argv: list[str] | None = None) -> int:
         return _without_verb(args)
     if verb not in VERBS:
         return _say(_unknown(verb), 2)
-    module = import_module(f"mlx_transformer.cli.{verb}")
-    parser = _parser_of(verb, module)
-    return _run(module, _parse(parser, args[1:]))
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: _say(str(message), 0)  # in one line
+        module = import_module(f"mlx_transformer.cli.{verb}")
+        parser = _parser_of(verb, module)
+        return _run(module, _parse(parser, args[1:]))
 
 
 def _occupy_standard_streams() -> None:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import mlx.core as mx
 
-from mlx_transformer.cpu import blas, kernels, lanes
+from mlx_transformer.cpu import blas, kernels, lanes, startup
 
 # Metal's fused attention of so few queries has no backward pass: under gradients "causal" throws.
 # With an array MLX takes its unfused way there.
@@ -22,6 +22,8 @@ SHORT_QUERIES = 8
 # True where a query may look, or numbers to add to the scores, or "causal"; None: everywhere.
 Mask = mx.array | str | None
 Result = TypeVar("Result")
+
+startup.first_use()
 
 
 def is_gpu() -> bool:

@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 import mlx_transformer  # noqa: F401  (loads OpenBLAS, which must come before MLX and PyTorch)
 from tests.gpu import looks_like_gpu
+from tests.needs import missing
 
 # Tests assert results, not times: a busy machine is no failure.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -23,7 +24,7 @@ def multi30k() -> Path:
     """Real parallel text, used where it lies beside the checkout."""
     folder = Path(__file__).parents[2] / "shared" / "data" / "multi30k"
     if not folder.is_dir():
-        pytest.skip("the Multi30k text is not here")
+        missing("the Multi30k text is not here")
     return folder
 
 

@@ -27,7 +27,7 @@ def test_every_data_file_is_listed() -> None:
         for pattern in setuptools["package-data"]["mlx_transformer"]
         for path in PACKAGE.glob(pattern)
     }
-    code = {".py", ".pyc", ".so"}
+    code = {".py", ".pyc", ".cpp", ".so"}
     others = {path for path in PACKAGE.rglob("*") if path.is_file() and path.suffix not in code}
     assert others <= listed
     assert PACKAGE / "weights" / "en-de" / "model.safetensors" in listed

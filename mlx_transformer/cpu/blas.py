@@ -1,92 +1,102 @@
-"""Put the system OpenBLAS in front of the reference BLAS inside MLX's wheel for Linux.
+"""Hand MLX's matrix products on Linux to OpenBLAS, which pip installs (`scipy-openblas32`).
 
-Matrix products become about twenty times faster. It works only before `mlx.core` is imported.
+MLX's wheel has the reference BLAS, about twenty times slower, but takes `cblas_sgemm` from the
+first library that shows it to the whole process. That is few_rows.cpp, built at installation: it
+must be there before `mlx.core` is imported. pip's OpenBLAS calls its functions `scipy_cblas_sgemm`
+and so on, so MLX cannot find them without few_rows.cpp in between.
 """
 
 import ctypes
 import os
-import subprocess
-import sys
-import tempfile
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-VARIABLE = "MLX_TRANSFORMER_BLAS"
-_DEFAULT = "libopenblas.so.0"
-_FEW_ROWS = Path(__file__).with_name("few_rows.cpp")
-# The threads there were at first, then those of all `threads` that last: they may end in any order.
-_asked: list[int] = []
+VARIABLE = "MLX_TRANSFORMER_BLAS"  # names another library, or says `off`
+FEW_ROWS = Path(__file__).with_name("few_rows.abi3.so")
+LOST = "matrix products will be about 20 times slower"
 
 
-def load() -> None:
-    """Load the BLAS library; the environment variable names another one."""
-    name = os.environ.get(VARIABLE) or _DEFAULT
+class OpenBlas:
+    """A loaded library. In the one of pip all names have a prefix."""
+
+    def __init__(self, path: str) -> None:
+        self._library = ctypes.CDLL(path)
+        self.prefix = "scipy_" if hasattr(self._library, "scipy_cblas_sgemm") else ""
+
+    def function(self, name: str) -> Callable[..., Any] | None:
+        return getattr(self._library, self.prefix + name, None)
+
+
+_loaded: OpenBlas | None = None
+# Stack of thread counts: the original first, then one per active `threads()`.
+_thread_counts: list[int] = []
+_lock = threading.Lock()  # of the stack
+
+
+def load() -> str | None:
+    """Load OpenBLAS where MLX finds it. Returns None, or what is lost and how to get it."""
+    global _loaded
+    path = os.environ.get(VARIABLE) or _path_of_pip()
+    if path is None:
+        return f"{LOST}: scipy-openblas32 is missing: pip install scipy-openblas32"
     try:
-        library = ctypes.CDLL(name)
+        openblas = OpenBlas(path)
     except OSError:
-        print(
-            f"mlx-transformer: {name} not found, matrix products will be about 20 times slower: "
-            f"apt-get install libopenblas0-pthread (and unset {VARIABLE}, or set it to off to "
-            "silence this)",
-            file=sys.stderr,
+        return f"{LOST}: {path} cannot be loaded: name another in {VARIABLE}, or unset it"
+    if FEW_ROWS.exists():
+        few_rows = ctypes.CDLL(str(FEW_ROWS), mode=ctypes.RTLD_GLOBAL)
+        few_rows.mlx_transformer_use_blas(*(openblas.function(f"cblas_{x}gemm") for x in "sdc"))
+    elif not openblas.prefix:
+        ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)
+    else:
+        return (
+            f"{LOST}: there was no C++ compiler when mlx-transformer was installed: install g++ "
+            f"and then mlx-transformer again, or name a system OpenBLAS in {VARIABLE}"
         )
-        return
-    # The first to be global is the one whose product MLX finds.
-    if hasattr(library, "cblas_sgemm") and (few_rows := _few_rows()):
-        few_rows.mlx_transformer_use_blas(library.cblas_sgemm)
-    ctypes.CDLL(name, mode=ctypes.RTLD_GLOBAL)
+    _loaded = openblas
+    return None
 
 
-def _few_rows() -> ctypes.CDLL | None:
-    """few_rows.cpp, for all to see. As with MLX's own kernels, a machine without g++ does without,
-    and so does one where nothing can be kept."""
-    try:
-        return ctypes.CDLL(str(_built_few_rows()), mode=ctypes.RTLD_GLOBAL)
-    except (OSError, RuntimeError, subprocess.CalledProcessError):
+def _path_of_pip() -> str | None:
+    """Found without importing the package, which takes longer than all the rest."""
+    package = find_spec("scipy_openblas32")
+    if package is None or package.origin is None:
         return None
+    return str(Path(package.origin).with_name("lib") / "libscipy_openblas.so")
 
 
-def _built_few_rows() -> Path:
-    """The library, built by the first process that needs it and kept in the user's cache: in the
-    temporary folder others might put another one in its place."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "mlx-transformer"
-    version = sha256(_FEW_ROWS.read_bytes()).hexdigest()[:16]
-    library = cache / f"few-rows-{version}-{os.uname().machine}.so"
-    if not library.exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=cache) as aside:
-            built = Path(aside, library.name)
-            options = ["-std=c++20", "-O3", "-shared", "-fPIC", "-pthread"]
-            command = ["g++", *options, "-o", str(built), str(_FEW_ROWS)]
-            subprocess.run(command, check=True, capture_output=True)
-            built.replace(library)
-    return library
+def _function(name: str) -> Callable[..., Any] | None:
+    """Of the library that computes MLX's products; None if it has none of this name."""
+    return None if _loaded is None else _loaded.function(name)
 
 
 def version() -> str | None:
-    """Of the OpenBLAS that was loaded for the whole process to see, if it was."""
-    process = ctypes.CDLL(None)
-    if not hasattr(process, "openblas_get_config"):
+    config = _function("openblas_get_config")
+    if config is None:
         return None
-    process.openblas_get_config.restype = ctypes.c_char_p
-    return process.openblas_get_config().decode().split()[1]
+    config.restype = ctypes.c_char_p  # type: ignore[attr-defined]
+    return config().decode().split()[1]
 
 
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Let one matrix product use so many threads, for as long as this lasts."""
-    library = ctypes.CDLL(None)  # of the whole process: whichever BLAS was loaded
-    if not hasattr(library, "openblas_set_num_threads"):
+    get, set_to = _function("openblas_get_num_threads"), _function("openblas_set_num_threads")
+    if get is None or set_to is None:
         yield
         return
-    if not _asked:
-        _asked.append(library.openblas_get_num_threads())
-    _asked.append(count)
-    library.openblas_set_num_threads(count)
+    with _lock:
+        if not _thread_counts:
+            _thread_counts.append(get())
+        _thread_counts.append(count)
+        set_to(count)
     try:
         yield
     finally:
-        _asked.remove(count)
-        library.openblas_set_num_threads(_asked[-1])
+        with _lock:
+            _thread_counts.remove(count)  # they may end in any order
+            set_to(_thread_counts[-1])

@@ -1,6 +1,6 @@
-// Linux only: the cblas_sgemm that MLX finds before that of the BLAS library (blas.py).
+// Linux only: the three products that MLX takes from a BLAS, found here first (blas.py).
 //
-// MLX knows no other product. A BLAS library first packs the whole right-hand matrix, which pays
+// Most are handed on to OpenBLAS. Those of few rows are not. A BLAS library first packs the whole right-hand matrix, which pays
 // when many rows share it; a single sentence has one row a step, or one a hypothesis, and mostly
 // waits for memory. Its products are computed here, from the matrix as it lies.
 
@@ -13,8 +13,10 @@
 #include <thread>
 #include <vector>
 
-using Gemm = void(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
-                  const float* a, int lda, const float* b, int ldb, float beta, float* c, int ldc);
+// A product of a BLAS: numbers of type T, factors alpha and beta of type Factor.
+template <typename T, typename Factor = T>
+using Gemm = void(int order, int trans_a, int trans_b, int m, int n, int k, Factor alpha,
+                  const T* a, int lda, const T* b, int ldb, Factor beta, T* c, int ldc);
 
 // Compiled for several processors: the one that runs it need not be the one that built it.
 #ifdef __x86_64__
@@ -32,7 +34,9 @@ constexpr int PATIENCE = 200;  // how often a thread looks for work before it sl
 
 typedef float Wide __attribute__((vector_size(WIDTH * sizeof(float)), aligned(4), may_alias));
 
-Gemm* gemm;
+Gemm<float>* sgemm;
+Gemm<double>* dgemm;
+Gemm<void, const void*>* cgemm;  // complex numbers, which are only passed on
 
 // The sum of A (m,k) B (k,n) in PARTS, each over its share of k. From one number of A to the next of
 // its row it is `step`, to the next row `row`.
@@ -153,7 +157,22 @@ void few_rows(int m, int n, int k, float alpha, const float* a, long row, long s
 }
 }  // namespace
 
-extern "C" void mlx_transformer_use_blas(Gemm* gemm_of_blas) { gemm = gemm_of_blas; }
+extern "C" void mlx_transformer_use_blas(Gemm<float>* s, Gemm<double>* d,
+                                         Gemm<void, const void*>* c) {
+  sgemm = s, dgemm = d, cgemm = c;
+}
+
+extern "C" void cblas_dgemm(int order, int trans_a, int trans_b, int m, int n, int k, double alpha,
+                            const double* a, int lda, const double* b, int ldb, double beta,
+                            double* c, int ldc) {
+  dgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
+
+extern "C" void cblas_cgemm(int order, int trans_a, int trans_b, int m, int n, int k,
+                            const void* alpha, const void* a, int lda, const void* b, int ldb,
+                            const void* beta, void* c, int ldc) {
+  cgemm(order, trans_a, trans_b, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc);
+}
 
 extern "C" void cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, int k, float alpha,
                             const float* a, int lda, const float* b, int ldb, float beta, float* c,
@@ -166,6 +185,6 @@ extern "C" void cblas_sgemm(int order, int trans_a, int trans_b, int m, int n, i
   else if (few)
     few_rows(m, whole, k, alpha, a, 1, lda, b, ldb, beta, c, ldc);
   if (whole < n)
-    gemm(order, trans_a, trans_b, m, n - whole, k, alpha, a, lda, b + whole, ldb, beta, c + whole,
-         ldc);
+    sgemm(order, trans_a, trans_b, m, n - whole, k, alpha, a, lda, b + whole, ldb, beta, c + whole,
+          ldc);
 }

@@ -1,7 +1,6 @@
 """The page, opened in a real browser as a reader does: pointer, finger, keys, phone, dark."""
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +12,7 @@ from PIL import Image
 from mlx_transformer.pictures.attention import KINDS, View, label
 from mlx_transformer.pictures.attention_page import attention_page
 from tests.chromium import EXECUTABLE, Page
+from tests.needs import missing
 from tests.pictures.test_plots import GERMAN, NASTY, random_attention
 
 TEXT = "<script>alert(\"hi\")</script> {{script}} & 'quotes' 🐈 </script><!--"
@@ -36,8 +36,8 @@ def test_the_page_holds_every_weight_and_asks_for_nothing():
 
 @pytest.fixture(scope="module")
 def browser(tmp_path_factory) -> Iterator[Page]:
-    if not EXECUTABLE and os.environ.get("CI") != "true":
-        pytest.skip("there is no Chromium here")
+    if not EXECUTABLE:
+        missing("there is no Chromium here")
     page = Page(tmp_path_factory.mktemp("profile"))
     yield page
     page.close()
