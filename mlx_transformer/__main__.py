@@ -46,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     if verb not in VERBS:
         return _say(_unknown(verb), 2)
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: _say(str(message), 0)  # in one line
+        warnings.showwarning = _warn
         module = import_module(f"mlx_transformer.cli.{verb}")
         parser = _parser_of(verb, module)
         return _run(module, _parse(parser, args[1:]))
@@ -124,6 +124,11 @@ def _abandon_broken_stdout() -> None:
         sys.stdout.flush()
     except OSError:
         sys.stdout = None
+
+
+def _warn(message: Warning | str, *_: object, **__: object) -> None:
+    """In one line, as all that is said"""
+    _say(str(message), 0)
 
 
 def _say(message: str, status: int) -> int:

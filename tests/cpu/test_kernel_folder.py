@@ -19,7 +19,7 @@ import mlx.core as mx
 mx.set_default_device(mx.cpu)
 print(mx.compile(lambda x: mx.abs(x * 2) + 1)(mx.ones(3)).tolist())
 """
-OURS = "import mlx_transformer\n" + COMPILE
+OURS = "import mlx_transformer.device\n" + COMPILE
 
 
 # Another user, who may read the interpreter wherever it lies, but writes only what is nobody's.
@@ -137,7 +137,8 @@ def test_a_folder_that_is_not_ours_alone_is_not_used(home, shared, spoil):
 
 
 def test_python_keeps_its_own_temporary_folder(home, shared):
-    code = "import mlx_transformer, os, tempfile; print(os.environ['TMPDIR'], tempfile.mkdtemp())"
+    code = "import os, tempfile, mlx_transformer.device\n"
+    code += "print(os.environ['TMPDIR'], tempfile.mkdtemp())"
     result = python(code, home, shared)
     kept, made = result.stdout.split()
     assert kept == str(shared) and made.startswith(str(shared))
