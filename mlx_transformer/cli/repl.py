@@ -4,19 +4,27 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from prompt_toolkit import PromptSession
-from prompt_toolkit.completion import WordCompleter
+from prompt_toolkit.completion import (
+    CompleteEvent,
+    Completer,
+    Completion,
+    PathCompleter,
+    WordCompleter,
+)
+from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
 from mlx_transformer.cli.attention_map import attention_map
 from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import load_translator, notes
 from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.sentences import split_sentences
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.checks import nearest
 from mlx_transformer.inputs.printable import printable
@@ -27,15 +35,23 @@ HELP = """\
 :beam N           width of the beam; 1 is greedy                (now {beam})
 :alpha A          length penalty                                (now {alpha})
 :nbest N          show so many translations                     (now {nbest})
-:sample           draw words instead of searching, or stop that (now {sample})
+:sample [T]       draw words instead of searching, or stop that (now {sample})
+:temperature T    below 1 bolder guesses are rarer              (now {temperature})
+:top-k K          draw among the K most probable words          (now {top_k})
+:top-p P          draw among the top P of probability           (now {top_p})
 :model DIR        load another model                            (now {model})
 :reverse          the model of the other direction, if it lies beside this one
-:attention [FILE] what the last translation attended to, here or as a picture (.png .svg .html)
-:score TEXT       how probable TEXT is as a translation of the last text
+:attention        what the last sentence attended to
+:attention FILE   the same of the whole text, as a picture (.png .svg .html)
+:score [TEXT]     how probable TEXT, or else what was written, is as a translation of the last text
 :time             show time and speed of every translation      (now {time})
-:quit             leave, as does Ctrl-D
+:quit             leave, as do :q and Ctrl-D
 
 Ctrl-C stops a translation. A text that begins with a colon: put a space before it."""
+
+
+LEAVE = (":quit", ":q", ":exit")
+TAKE_PATHS = (":model", ":attention")
 
 
 class Repl:
@@ -44,6 +60,7 @@ class Repl:
         self._options = options
         self._timed = False
         self._text = ""  # the last that was translated
+        self._written = ""  # its translation
         self._load(model or default_model())
 
     def _load(self, model: Path) -> None:
@@ -53,7 +70,7 @@ class Repl:
     def run(self) -> None:
         session: PromptSession[str] = PromptSession(
             history=FileHistory(str(history_file())),
-            completer=WordCompleter(list(self._commands()), sentence=True),
+            completer=CommandCompleter(list(self._commands())),
             complete_while_typing=False,
         )
         show(f"{self._model.resolve().name}: type a text, or :help. Ctrl-D leaves.")
@@ -64,7 +81,7 @@ class Repl:
                 continue
             except EOFError:
                 return
-            if line.strip() in (":quit", ":q"):
+            if line.strip() in LEAVE:
                 return
             self._answer(line)
 
@@ -92,18 +109,18 @@ class Repl:
             found = self._translator.translate(text, self._options)
             for each in [found, *found.alternatives]:
                 show(f"{each.score:8.3f}  {each.text}")
-            written = found.text
+            self._written = found.text
         else:
-            written = ""
+            self._written = ""
             for piece in self._translator.stream(text, self._options):
                 show(piece, end="")
-                written += piece
+                self._written += piece
             show("")
         if self._timed:
-            self._show_time(written, time.perf_counter() - start)
+            self._show_time(time.perf_counter() - start)
 
-    def _show_time(self, written: str, seconds: float) -> None:
-        tokens = len(self._translator.tokenizer.encode_target(written))
+    def _show_time(self, seconds: float) -> None:
+        tokens = len(self._translator.tokenizer.encode_target(self._written))
         show(f"{tokens} tokens, {seconds * 1000:.0f} ms, {tokens / seconds:.0f} tokens/s")
 
     def _commands(self) -> dict[str, Callable[[str], None]]:
@@ -112,7 +129,12 @@ class Repl:
             ":beam": lambda value: self._set(beam=number(int, value, ":beam 8")),
             ":alpha": lambda value: self._set(alpha=number(float, value, ":alpha 0.6")),
             ":nbest": lambda value: self._set_nbest(number(int, value, ":nbest 3")),
-            ":sample": lambda _: self._set(sample=not self._options.sample),
+            ":sample": self._set_sample,
+            ":temperature": lambda value: self._draw(
+                temperature=number(float, value, ":temperature 0.7")
+            ),
+            ":top-k": lambda value: self._draw(top_k=number(int, value, ":top-k 10")),
+            ":top-p": lambda value: self._draw(top_p=number(float, value, ":top-p 0.9")),
             ":model": self._set_model,
             ":reverse": lambda _: self._reverse(),
             ":attention": self._attention,
@@ -138,6 +160,9 @@ class Repl:
                 alpha=now.alpha,
                 nbest=now.nbest,
                 sample=on_off(now.sample),
+                temperature=now.temperature,
+                top_k="all" if now.top_k is None else now.top_k,
+                top_p=now.top_p,
                 model=self._model,
                 time=on_off(self._timed),
             )
@@ -145,7 +170,18 @@ class Repl:
 
     def _set(self, **changes: float) -> None:
         self._options = replace(self._options, **changes)  # type: ignore[arg-type]
-        show(", ".join(f"{name} {on_off(value)}" for name, value in changes.items()))
+        named = {name.replace("_", "-"): on_off(value) for name, value in changes.items()}
+        show(", ".join(f"{name} {value}" for name, value in named.items()))
+
+    def _draw(self, **changes: float) -> None:
+        """What only sampling heeds turns sampling on."""
+        self._set(sample=True, **changes)
+
+    def _set_sample(self, temperature: str) -> None:
+        if temperature in ("", "on", "off"):
+            self._set(sample=temperature == "on" if temperature else not self._options.sample)
+        else:
+            self._draw(temperature=number(float, temperature, ":sample 0.7"))
 
     def _set_nbest(self, count: int) -> None:
         """A longer list needs a beam as wide."""
@@ -178,18 +214,36 @@ class Repl:
             draw(attention, Path(file).expanduser(), View())
             show(file)
         else:
-            found = self._translator.translate(self._text, self._options, attention=True)
+            *others, last = split_sentences(self._text)
+            found = self._translator.translate(last, self._options, attention=True)
             show(attention_map(found, shutil.get_terminal_size().columns))
+            if others:
+                show(f"(the last of {len(others) + 1} sentences; :attention FILE draws them all)")
 
     def _score(self, target: str) -> None:
-        if not self._text or not target:
+        if not self._text:
             raise InputError("translate a text first, then :score another translation of it")
-        (score,) = self._translator.score([self._text], [target])
+        (score,) = self._translator.score([self._text], [target or self._written])
         show(f"log-probability {score.logp:.3f}, perplexity {score.perplexity:.3f}")
 
     def _toggle_time(self) -> None:
         self._timed = not self._timed
         show(f"time {on_off(self._timed)}")
+
+
+class CommandCompleter(Completer):
+    """Completes commands, and paths behind those that take one."""
+
+    def __init__(self, commands: list[str]) -> None:
+        self._commands = WordCompleter(commands, sentence=True)
+        self._paths = PathCompleter(expanduser=True)
+
+    def get_completions(self, document: Document, event: CompleteEvent) -> Iterator[Completion]:
+        command, space, path = document.text_before_cursor.partition(" ")
+        if not space:
+            yield from self._commands.get_completions(document, event)
+        elif command in TAKE_PATHS:
+            yield from self._paths.get_completions(Document(path), event)
 
 
 Number = TypeVar("Number", int, float)

@@ -23,7 +23,7 @@ from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import default_model, load_to_compute
-from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
+from mlx_transformer.tokenizer import WORD_START, Tokenizer, load_tokenizer
 
 
 @dataclass(frozen=True)
@@ -236,6 +236,9 @@ class Translator:
                 f"and was translated in parts: {line[:40]}...",
                 stacklevel=2,
             )
+        encoded = encode(parts)
+        if line and not any(self._is_known(ids) for ids in encoded):
+            warnings.warn(f"the model knows nothing of this text: {line[:40]}", stacklevel=2)
         before = len(frame.before)
         return [
             SourceSentence(
@@ -244,9 +247,15 @@ class Translator:
                 slice(before, before + len(ids)),
                 frame.start,
             )
-            for part, ids in zip(parts, encode(parts), strict=True)
+            for part, ids in zip(parts, encoded, strict=True)
             if ids
         ]
+
+    def _is_known(self, ids: Ids) -> bool:
+        """Whether the model has a piece for any of it, the space before a word aside"""
+        unknown = self.tokenizer.source.unk_id
+        known = [i for i in ids if i != unknown]
+        return any(token != WORD_START for token in self.tokenizer.source_tokens(known))
 
     def text_so_far(self, ids: Ids) -> str:
         """A character of several bytes is not there before its last byte."""

@@ -66,7 +66,12 @@ def test_texts_are_translated_as_the_options_say(prompt: Terminal, models: Path)
     assert prompt.answer(":nbest 1") == "nbest 1, beam 3"
     assert prompt.answer(":time") == "time on"
     assert re.search(r"^\d+ tokens, \d+ ms, \d+ tokens/s$", prompt.answer(TEXT), re.MULTILINE)
-    assert prompt.answer(":sample") == "sample on"
+    assert prompt.answer(":temperature 0.5") == "sample on, temperature 0.5"
+    assert prompt.answer(":sample") == "sample off"
+    assert prompt.answer(":sample 1.5") == "sample on, temperature 1.5"
+    assert prompt.answer(":top-k 50") == "sample on, top-k 50"
+    assert prompt.answer(":top-p 0.9") == "sample on, top-p 0.9"
+    assert "(now 1.5)" in prompt.answer(":help")
     assert first_line(TEXT) != first_line(TEXT)
 
 
@@ -81,6 +86,28 @@ def test_a_translation_is_looked_into(prompt: Terminal, models: Path, tmp_path: 
     (score,) = translator.score([TEXT], ["drei"])
     said = f"log-probability {score.logp:.3f}, perplexity {score.perplexity:.3f}"
     assert prompt.answer(":score drei") == said
+    (score,) = translator.score([TEXT], [found.text])
+    assert f"perplexity {score.perplexity:.3f}" in prompt.answer(":score")
+    prompt.answer(f"seven. {TEXT.capitalize()}")
+    last = translator.translate(TEXT.capitalize(), attention=True)
+    *shown, note = prompt.answer(":attention").splitlines()
+    assert "\n".join(shown) == attention_map(last, 100).strip()
+    assert note == "(the last of 2 sentences; :attention FILE draws them all)"
+
+
+def test_paths_are_completed_and_q_leaves(prompt: Terminal, models: Path) -> None:
+    prompt.type(":mo\t")
+    prompt.wait_for("del")  # completed a moment later
+    prompt.type(f" {models}/de-\t")
+    prompt.wait_for("en")
+    assert prompt.answer("") == str(models / "de-en")
+    prompt.type(":q\r")
+    assert prompt.process.wait(timeout=60) == 0
+
+
+def test_a_text_the_model_knows_nothing_of_gets_a_hint(prompt: Terminal) -> None:
+    assert "the model knows nothing of this text: 你好" in prompt.answer("你好")
+    assert "knows nothing" not in prompt.answer("你好 seven")
 
 
 def test_models_are_changed(prompt: Terminal, models: Path) -> None:
