@@ -17,6 +17,7 @@ from mlx_transformer.convert.quantize import quantize_directory
 from mlx_transformer.convert.safetensors_file import Entry, write_safetensors
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import built_aside, is_model_directory
+from mlx_transformer.tokenizer import check_belongs, load_tokenizer
 
 CARD = """\
 ---
@@ -90,6 +91,7 @@ def convert(
         write_safetensors(aside / "model.safetensors", entries)
         for name, content in tokenizer_files.items():
             _put(content, aside / name)
+        _check_tokenizer(aside, plan)
         (aside / "README.md").write_text(_card(plan, directory), encoding="utf-8")
         if bits is not None:
             quantize_directory(aside, bits)
@@ -143,6 +145,15 @@ def _tokenizer_files(plan: ConversionPlan) -> dict[str, Path | bytes]:
         return files | {"source.spm": paths[0], "target.spm": paths[-1]}
     names = ("tokenizer.model",) if len(paths) == 1 else ("source.model", "target.model")
     return dict(zip(names, paths, strict=True))
+
+
+def _check_tokenizer(directory: Path, plan: ConversionPlan) -> None:
+    """Files that make no tokenizer are kept as they are; one that does has to fit."""
+    try:
+        tokenizer = load_tokenizer(directory)
+    except InputError:
+        return
+    check_belongs(tokenizer, plan.config, plan.source.checkpoint.path)
 
 
 def _put(content: Path | bytes, place: Path) -> None:

@@ -9,7 +9,7 @@ and `decode` skips them. What stands around the pieces, and how a model is told 
 """
 
 from mlx_transformer.tokenizer.frame import Frame
-from mlx_transformer.tokenizer.loading import load_tokenizer, sentencepiece_tokenizer
+from mlx_transformer.tokenizer.loading import check_belongs, load_tokenizer, sentencepiece_tokenizer
 from mlx_transformer.tokenizer.sides import WORD_START, Side
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
 
@@ -18,6 +18,7 @@ __all__ = [
     "Frame",
     "Side",
     "Tokenizer",
+    "check_belongs",
     "load_tokenizer",
     "sentencepiece_tokenizer",
 ]

@@ -15,6 +15,9 @@ class CharacterSide:
         self.size = max([*vocab.values(), *special]) + 1
         self.unk_id = unk_id
 
+    def id_of(self, piece: str) -> int | None:
+        return self._ids.get(piece)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(unit, self.unk_id) for unit in self._units(text)] for text in texts]
 

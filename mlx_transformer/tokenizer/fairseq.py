@@ -29,6 +29,9 @@ class FairseqSide:
     def unk_id(self) -> int:
         return self.SPECIAL.index("<unk>")
 
+    def id_of(self, piece: str) -> int | None:
+        return self._ids.get(piece)
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         cut = (
             [t.split() for t in texts]

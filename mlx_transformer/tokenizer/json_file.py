@@ -30,8 +30,8 @@ class JsonSide:
         """A vocabulary of bytes knows everything; its <unk> is never used, and may be missing."""
         return next((i for t in ("<unk>", "[UNK]") if (i := self.id_of(t)) is not None), 0)
 
-    def id_of(self, token: str) -> int | None:
-        return self._model.token_to_id(token)
+    def id_of(self, piece: str) -> int | None:
+        return self._model.token_to_id(piece)
 
     def around(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The ids that the file puts before and after a text."""

@@ -14,11 +14,13 @@ from mlx_transformer.tokenizer.tokenizer import Tokenizer
 from mlx_transformer.tokenizer.transformers_files import SETTINGS, read_settings
 from mlx_transformer.tokenizer.transformers_kinds import prefix_tags, read_vocab
 
+END = "</s>"
+
 
 def load_tokenizer(directory: Path, config: ModelConfig | None = None) -> Tokenizer:
     """Read the tokenizer of a model directory, of whichever kind its files are.
 
-    Given the config of the model, a tokenizer with an id that the model has not is refused.
+    Given the config of the model, one that does not belong to it is refused.
     """
     for kind in (_load_marian, _load_fairseq, _load_sentencepiece, transformers_kinds.load):
         try:
@@ -27,7 +29,7 @@ def load_tokenizer(directory: Path, config: ModelConfig | None = None) -> Tokeni
             raise InputError(f"a SentencePiece model in {directory} is damaged: {error}") from error
         if tokenizer is not None:
             if config is not None:
-                _check_ids(tokenizer, config, directory)
+                check_belongs(tokenizer, config, directory)
             return tokenizer
     raise InputError(
         f"{directory} has no tokenizer: no tokenizer.model, no source.model and target.model, "
@@ -35,16 +37,24 @@ def load_tokenizer(directory: Path, config: ModelConfig | None = None) -> Tokeni
     )
 
 
-def _check_ids(tokenizer: Tokenizer, config: ModelConfig, directory: Path) -> None:
-    """MLX would read a row beyond the word matrix without a word, or crash."""
-    for side, ids, rows in (
-        ("source", tokenizer.source_vocab_size, config.vocab_size),
-        ("target", tokenizer.target_vocab_size, config.target_size),
+def check_belongs(tokenizer: Tokenizer, config: ModelConfig, where: Path) -> None:
+    """MLX would read a row beyond the word matrix without a word, or crash; and a model that waits
+    for another end of sentence never finds it."""
+    for name, side, rows in (
+        ("source", tokenizer.source, config.vocab_size),
+        ("target", tokenizer.target, config.target_size),
     ):
-        if ids > rows:
+        if side.size > rows:
             raise InputError(
-                f"the {side} tokenizer in {directory} has ids up to {ids - 1:,}, "
+                f"the {name} tokenizer in {where} has ids up to {side.size - 1:,}, "
                 f"but the model has only {rows:,} words: they do not belong together"
+            )
+        end = side.id_of(END)
+        if end is not None and end != config.eos_id:
+            raise InputError(
+                f"the {name} tokenizer in {where} ends a sentence with id {end}, but the model "
+                f"with {config.eos_id}: they do not belong together",
+                options=["eos_id"],
             )
 
 

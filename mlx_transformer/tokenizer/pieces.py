@@ -19,6 +19,10 @@ class SentencePieceSide:
     def unk_id(self) -> int:
         return self._model.unk_id()
 
+    def id_of(self, piece: str) -> int | None:
+        i = self._model.piece_to_id(piece)  # the unknown one for what it does not have
+        return i if self._model.id_to_piece(i) == piece else None
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return self._model.encode(list(texts))
 
@@ -46,6 +50,9 @@ class VocabularySide:
     @property
     def unk_id(self) -> int:
         return self._ids["<unk>"]
+
+    def id_of(self, piece: str) -> int | None:
+        return self._ids.get(piece)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [[self._ids.get(p, self.unk_id) for p in self._cut(text)] for text in texts]

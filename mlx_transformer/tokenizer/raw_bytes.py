@@ -16,6 +16,9 @@ class ByteSide:
     size = OFFSET + 256 + SENTINELS
     unk_id = SPECIAL.index("<unk>")
 
+    def id_of(self, piece: str) -> int | None:
+        return SPECIAL.index(piece) if piece in SPECIAL else None
+
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         return [self._ids(text) for text in texts]
 

@@ -8,6 +8,7 @@ from torch import nn
 
 from mlx_transformer.__main__ import main
 from mlx_transformer.storage import load_model
+from tests.tiny_directory import pieces
 
 
 @pytest.fixture
@@ -102,3 +103,24 @@ def test_vocabularies_come_along(checkpoint: Path) -> None:
         assert main(["convert", str(checkpoint), str(folder / out), *OPTIONS, *arguments]) == 0
         for name, content in expected.items():
             assert (folder / out / name).read_text() == content
+
+
+@pytest.mark.parametrize(
+    ("rows", "end", "said"),
+    [
+        (100, 2, "has ids up to 119, but the model has only 100 words: they do not belong"),
+        (120, 3, "ends a sentence with id 2, but the model with 3: they do not belong"),
+    ],
+)
+def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(
+    rows: int, end: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    net = nn.Transformer(8, 2, 1, 1, 12, batch_first=True)
+    parts = nn.ModuleDict({"net": net, "embedding": nn.Embedding(rows, 8)})
+    torch.save(parts.state_dict(), tmp_path / "a.pt")
+    (tmp_path / "tokenizer.model").write_bytes(pieces())
+    files = [tmp_path / "a.pt", tmp_path / "out", "--source-vocab", tmp_path / "tokenizer.model"]
+    ids = ["--heads", 2, "--pad-id", 0, "--start-id", 1, "--eos-id", end]
+    assert main(["convert", *map(str, [*files, *ids])]) == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
