@@ -117,10 +117,13 @@ def test_no_ids_are_refused(directory, ids):
 def test_an_id_that_the_model_has_not_is_refused(directory):
     tokenizer = load_tokenizer(directory)
     most = max(tokenizer.source_vocab_size, tokenizer.target_vocab_size)
-    load_tokenizer(directory, ModelConfig(vocab_size=most))
-    sizes = {"vocab_size": tokenizer.source_vocab_size, "shared_embeddings": False}
+    end = {"eos_id": tokenizer.target.id_of("</s>"), "start_id": 3}
+    load_tokenizer(directory, ModelConfig(vocab_size=most, **end))
+    sizes = {"vocab_size": tokenizer.source_vocab_size, "shared_embeddings": False, **end}
     with pytest.raises(InputError, match="do not belong together"):
-        load_tokenizer(directory, ModelConfig(vocab_size=tokenizer.source_vocab_size - 1))
+        load_tokenizer(directory, ModelConfig(vocab_size=tokenizer.source_vocab_size - 1, **end))
+    with pytest.raises(InputError, match=r"ends a sentence with id \d, but the model with 3"):
+        load_tokenizer(directory, ModelConfig(vocab_size=most, eos_id=3))
     with pytest.raises(InputError, match=r"the target tokenizer in .* has ids up to"):
         load_tokenizer(
             directory, ModelConfig(**sizes, target_vocab_size=tokenizer.target_vocab_size - 1)
