@@ -14,6 +14,7 @@ from mlx_transformer.errors import InputError
 
 VERBS = {
     "translate": "translate text, a file or a pipe; on a terminal, a prompt to type into",
+    "serve": "a translation page and LibreTranslate's API on this machine",
     "train": "train a model from a recipe, or resume a run",
     "prepare": "turn the text of a recipe into a tokenizer and memory-mapped ids",
     "convert": "turn a PyTorch checkpoint into a model directory",

@@ -20,7 +20,8 @@ FLOORS = (
     {"data"},
     {"training", "decoding", "convert", "pictures"},
     {"hub", "benchmark"},
-    {"cli", "serve"},
+    {"serve"},
+    {"cli"},
     {"__main__"},
 )
 TOP = {"cli", "serve", "__main__"}

@@ -42,6 +42,14 @@ def words_of(tokens: Sequence[str]) -> list[list[int]]:
     return words
 
 
+def word_texts(text: str, tokens: Sequence[str]) -> list[str]:
+    """The words of `words_of` as they stand in the text that the tokens were cut from."""
+    spaced = text.split()
+    words = ["".join(tokens[i] for i in word).replace(WORD_START, "") for word in words_of(tokens)]
+    # Tokens are cut from normalised text, but it has as many words.
+    return spaced if len(spaced) == len(words) else words
+
+
 def align(attention: np.ndarray, source: Sequence[str], target: Sequence[str]) -> list[Link]:
     """Each target word with the source word that gets most of its attention."""
     source_words = words_of(source)

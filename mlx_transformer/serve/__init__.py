@@ -1,0 +1,1 @@
+"""A translation server: the API, the engine that batches requests, the page."""

@@ -1,0 +1,168 @@
+"""The routes: LibreTranslate's API, and beside it streaming, attention, metrics and the page."""
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+
+from mlx_transformer import __version__
+from mlx_transformer.decoding.translator import Translation
+from mlx_transformer.serve import describe
+from mlx_transformer.serve.guard import RefusedError
+from mlx_transformer.serve.markup import Markup
+from mlx_transformer.serve.metrics import Metrics
+from mlx_transformer.serve.parameters import Parameters, read_parameters
+from mlx_transformer.serve.service import AUTO, Route, Service, unless_gone
+from mlx_transformer.serve.stream import Event, Events, as_text
+from mlx_transformer.tokenizer.languages import language_name
+
+
+def make_app(
+    service: Service, metrics: Metrics, api_key: str | None = None, origins: Sequence[str] = ()
+) -> FastAPI:
+    """The application without its `Guard`."""
+    app = FastAPI(title="mlx-transformer", version=__version__, docs_url=None, redoc_url=None)
+    if origins:
+        methods, headers = ["GET", "POST"], ["Content-Type"]
+        app.add_middleware(
+            CORSMiddleware, allow_origins=origins, allow_methods=methods, allow_headers=headers
+        )
+    app.add_exception_handler(HTTPException, as_error)
+    app.add_exception_handler(RefusedError, lambda _, error: error.response())
+    docs = describe.Descriptions(service)
+
+    async def parameters(request: Request) -> Parameters:
+        given = await read_parameters(request, service.limits)
+        given.check_key(api_key)
+        return given
+
+    @app.post("/translate", **docs.translate)
+    async def translate(request: Request) -> JSONResponse:
+        answer = translated(service, await parameters(request))
+        return JSONResponse(await unless_gone(disconnected(request), answer))
+
+    @app.post("/stream", **docs.stream)
+    async def stream(request: Request) -> StreamingResponse:
+        events = streamed(service, await parameters(request))
+        first = await anext(events)  # what is wrong with the request is still a status
+
+        async def lines() -> AsyncIterator[str]:
+            yield as_text(first)
+            async for event in events:
+                yield as_text(event)
+
+        return StreamingResponse(lines(), media_type="text/event-stream")
+
+    @app.post("/detect", **docs.detect)
+    async def detect(request: Request) -> JSONResponse:
+        texts = (await parameters(request)).texts()
+        return JSONResponse(await service.detect("\n".join(texts.texts)))
+
+    @app.get("/languages", **docs.languages)
+    async def languages() -> JSONResponse:
+        catalog = service.catalog
+        return JSONResponse(
+            [
+                {"code": code, "name": language_name(code), "targets": catalog.targets(code)}
+                for code in catalog.languages
+            ]
+        )
+
+    @app.get("/health", **docs.health)
+    async def health() -> JSONResponse:
+        return JSONResponse({"status": "ok"})
+
+    @app.get("/frontend/settings", **docs.settings)
+    async def settings() -> JSONResponse:
+        return JSONResponse(settings_of(service, api_key is not None))
+
+    @app.get("/metrics", **docs.metrics)
+    async def show_metrics() -> Response:
+        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+
+    return app
+
+
+async def as_error(_: Request, error: HTTPException) -> JSONResponse:
+    """In LibreTranslate's form"""
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+async def disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def translated(service: Service, given: Parameters) -> dict[str, Any]:
+    q, alternatives, format_ = given.texts(), given.alternatives(), given.format()
+    route, detected = await routed(service, given, "\n".join(q.texts))
+    if format_ == "html":
+        found = await translate_html(service, route, q.texts)
+        others: list[list[str]] = [[] for _ in found]
+    else:
+        translations = await service.translate(route, q.texts, nbest=alternatives + 1)
+        found = [each.text for each in translations]
+        others = [distinct(each) for each in translations]
+    answer: dict[str, Any] = {"translatedText": found if q.is_list else found[0]}
+    if detected:
+        answer["detectedLanguage"] = [detected] * len(found) if q.is_list else detected
+    if alternatives:
+        answer["alternatives"] = others if q.is_list else others[0]
+    return answer
+
+
+async def routed(
+    service: Service, given: Parameters, text: str
+) -> tuple[Route, dict[str, Any] | None]:
+    """The models for a request, and if it left that to us the language of its text."""
+    source, target = given.required("source"), given.required("target")
+    detected = (await service.detect(text))[0] if source == AUTO else None
+    return service.route(str(detected["language"]) if detected else source, target), detected
+
+
+async def translate_html(service: Service, route: Route, texts: list[str]) -> list[str]:
+    pages = [Markup(text) for text in texts]
+    parts = [part for page in pages for part in page.texts]
+    found = iter(await service.translate(route, parts, attention=True))
+    return [page.render([next(found) for _ in page.texts]) for page in pages]
+
+
+def distinct(best: Translation) -> list[str]:
+    """The alternatives that say something else"""
+    texts = dict.fromkeys(each.text for each in best.alternatives)
+    return [text for text in texts if text != best.text]
+
+
+async def streamed(service: Service, given: Parameters) -> AsyncIterator[Event]:
+    text = given.required("q")
+    route, detected = await routed(service, given, text)
+    events = Events(detected)
+    if not route:
+        events.began([])
+
+    async def result() -> Event:
+        [found] = await service.translate(route, [text], attention=True, watcher=events)
+        return "done", {"translatedText": found.text}
+
+    async for event in events.during(result()):
+        yield event
+
+
+def settings_of(service: Service, key_required: bool) -> dict[str, Any]:
+    first = service.catalog.first
+    return {
+        "charLimit": service.limits.characters,
+        "frontendTimeout": 500,
+        "apiKeys": key_required,
+        "keyRequired": key_required,
+        "suggestions": False,
+        "filesTranslation": False,
+        "supportedFilesFormat": [],
+        "language": {
+            "source": {"code": first.source, "name": language_name(first.source)},
+            "target": {"code": first.target, "name": language_name(first.target)},
+        },
+    }

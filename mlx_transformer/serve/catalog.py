@@ -1,0 +1,65 @@
+"""The models by language: which one, or which two in a row, a pair of languages takes."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlx_transformer.decoding.translator import Translator
+from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer.languages import pair_of
+
+_CARD = re.compile(r"^language:\s*\[\s*([a-z]{2,3})\s*,\s*([a-z]{2,3})\s*\]", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Leg:
+    """A model and the direction it translates."""
+
+    translator: Translator
+    source: str
+    target: str
+
+
+class Catalog:
+    """All models. A route is the legs from one language to another, none if both are the same."""
+
+    def __init__(self, legs: Iterable[Leg]) -> None:
+        self._legs = {(leg.source, leg.target): leg for leg in reversed(list(legs))}
+        pairs = self._legs.keys()
+        self.languages = sorted({language for pair in pairs for language in pair})
+        self.sources = sorted({source for source, _ in pairs})
+
+    @property
+    def first(self) -> Leg:
+        """The model that was named first"""
+        return list(self._legs.values())[-1]
+
+    def route(self, source: str, target: str) -> list[Leg] | None:
+        """The direct model, else two by way of a third language; None if there is no way."""
+        if source == target:
+            return []
+        if (source, target) in self._legs:
+            return [self._legs[source, target]]
+        for pivot in self.languages:
+            legs = [self._legs.get((source, pivot)), self._legs.get((pivot, target))]
+            if legs[0] and legs[1]:
+                return [legs[0], legs[1]]
+        return None
+
+    def targets(self, source: str) -> list[str]:
+        return [target for target in self.languages if self.route(source, target) is not None]
+
+
+def languages_of(directory: Path) -> tuple[str, str]:
+    """The languages of a model, from the name of its directory or else from its card."""
+    found = pair_of(directory.resolve().name)
+    card = directory / "README.md"
+    if found is None and card.is_file():
+        line = _CARD.search(card.read_text(encoding="utf-8", errors="replace"))
+        found = (line[1], line[2]) if line else None
+    if found is None:
+        raise InputError(
+            f"the languages of {directory} are not known: name them, as in en-de={directory}"
+        )
+    return found

@@ -1,0 +1,32 @@
+"""Which language a text is in, among those the models know."""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+ENOUGH = 2000  # characters tell as much as all of them
+
+
+class Detector:
+    """py3langid's classifier. It takes a second to load, which is done aside."""
+
+    def __init__(self, languages: Sequence[str]) -> None:
+        self._languages = list(languages)
+        loader = ThreadPoolExecutor(1, thread_name_prefix="detector")
+        self._identifier: Future[Any] = loader.submit(self._load)
+        loader.shutdown(wait=False)
+
+    def detect(self, text: str) -> list[tuple[str, float]]:
+        """Languages and how sure it is (0 to 100), the most probable first."""
+        sample = text[:ENOUGH]
+        if not any(character.isalpha() for character in sample):
+            return [(self._languages[0], 0.0)]
+        known = [(code, round(100 * p, 1)) for code, p in self._identifier.result().rank(sample)]
+        return known or [(self._languages[0], 0.0)]
+
+    def _load(self) -> Any:
+        from py3langid.langid import MODEL_FILE, LanguageIdentifier
+
+        identifier = LanguageIdentifier.from_model_file(MODEL_FILE, norm_probs=True)
+        identifier.set_languages(set(self._languages) & set(identifier.labels))
+        return identifier

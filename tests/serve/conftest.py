@@ -1,0 +1,13 @@
+"""One server with the model that ships, for all tests of a run."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.serve.running import Running, running
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Running]:
+    with running() as server:
+        yield server
