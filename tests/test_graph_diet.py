@@ -39,6 +39,7 @@ from mlx_transformer.decoding.search import search
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Progress
+from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.step import initial_state
 from mlx_transformer.training.trainer import Hooks, Trainer
 
@@ -140,7 +141,7 @@ def training(steps: int) -> Watch:
             Batches(corpus, CONFIG, SENTENCES * LENGTH),
             config,
             ValidationConfig(),
-            Path(run),
+            RunDirectory(Path(run)),
             hooks,
             mx.distributed.init(),
         )

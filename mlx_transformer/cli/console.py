@@ -11,7 +11,8 @@ from tqdm import tqdm
 from mlx_transformer.cli.output import note
 from mlx_transformer.data.prepare import PreparationReport
 from mlx_transformer.errors import InputError
-from mlx_transformer.training.report import TrainingReport, ValidationReport
+from mlx_transformer.training.report import MetricsLog, TrainingReport, ValidationReport
+from mlx_transformer.training.run_directory import RunDirectory
 
 
 class Console:
@@ -79,11 +80,11 @@ class Console:
         """A picture is worth no run: where matplotlib or space is missing there is none."""
         if self._run is None or not self._shown or find_spec("matplotlib") is None:
             return
-        from mlx_transformer.cli.plot import metrics
         from mlx_transformer.pictures.plots import draw_curves
 
         try:
-            draw_curves({self._run.name: metrics(str(self._run))}, self._run / "curves.png")
+            files = RunDirectory(self._run)
+            draw_curves({self._run.name: MetricsLog(files.metrics).read()}, files.curves)
         except (OSError, InputError) as error:
             self.message(f"curves.png was not drawn: {error}")
 

@@ -1,9 +1,7 @@
 """`mlx-transformer plot`: training curves of runs, learning rates of recipes, position tables."""
 
 import argparse
-import json
 from pathlib import Path
-from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -16,6 +14,8 @@ from mlx_transformer.model import sinusoids
 from mlx_transformer.pictures.plots import draw_curves, draw_positions, draw_schedules
 from mlx_transformer.recipes import load_recipe
 from mlx_transformer.storage import load_model
+from mlx_transformer.training.report import MetricsLog
+from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.schedule import make_schedule
 
 POSITIONS = 128  # rows of a position table that are drawn
@@ -52,8 +52,10 @@ def run(args: argparse.Namespace) -> None:
     if sum(map(bool, (args.runs, args.schedule, args.positions))) != 1:
         raise InputError("give one or several runs, or --schedule RECIPE, or --positions PRESET")
     if args.runs:
-        out = args.out or Path(args.runs[0]) / "curves.png"
-        draw_curves({printable(name): metrics(name) for name in args.runs}, out)
+        runs = {name: RunDirectory(Path(name)) for name in args.runs}
+        out = args.out or runs[args.runs[0]].curves
+        logs = {printable(name): MetricsLog(run.metrics).read() for name, run in runs.items()}
+        draw_curves(logs, out)
     elif args.schedule:
         out = args.out or Path("schedule.png")
         draw_schedules({printable(name): schedule(name) for name in args.schedule}, out)
@@ -61,22 +63,6 @@ def run(args: argparse.Namespace) -> None:
         out = args.out or Path("positions.png")
         draw_positions(positions(args.positions), out)
     show(out)
-
-
-def metrics(run: str) -> list[dict[str, Any]]:
-    """The records of a run. A last line cut short by a killed process is left out."""
-    path = Path(run) / "metrics.jsonl"
-    if not path.is_file():
-        raise InputError(f"{run} is no training run, or has not logged a step: no metrics.jsonl")
-    lines = path.read_text(encoding="utf-8").splitlines()
-    records = []
-    for number, line in enumerate(lines, 1):
-        try:
-            records.append(json.loads(line))
-        except ValueError as error:
-            if number < len(lines):
-                raise InputError(f"{path}: line {number} is not JSON") from error
-    return records
 
 
 def schedule(name: str) -> tuple[np.ndarray, np.ndarray]:

@@ -99,7 +99,7 @@ def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
         patience = run.recipe.validation.patience
         console.message(f"stopped early: {patience} validations without a lower loss")
     if first:
-        show(path / "model")
+        show(run.files.model)
     return 0
 
 

@@ -7,12 +7,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import mlx.core as mx
 
 from mlx_transformer.data.batches import Batch
 from mlx_transformer.data.metrics import TITLES, Metric
+from mlx_transformer.errors import InputError
 from mlx_transformer.storage import replace_text
 from mlx_transformer.training.step import Metrics
 
@@ -160,6 +161,21 @@ class MetricsLog:
         kind = "training" if isinstance(report, TrainingReport) else "validation"
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({"kind": kind, **asdict(report)}, ensure_ascii=False) + "\n")
+
+    def read(self) -> list[dict[str, Any]]:
+        """All records. A last line cut short by a killed process is left out."""
+        if not self._path.is_file():
+            folder, name = self._path.parent, self._path.name
+            raise InputError(f"{folder} is no training run, or has not logged a step: no {name}")
+        lines = self._path.read_text(encoding="utf-8").splitlines()
+        records = []
+        for number, line in enumerate(lines, 1):
+            try:
+                records.append(json.loads(line))
+            except ValueError as error:
+                if number < len(lines):
+                    raise InputError(f"{self._path}: line {number} is not JSON") from error
+        return records
 
     def cut(self, step: int) -> None:
         """Forget what came after `step`: a resumed run will say it again."""

@@ -1,12 +1,4 @@
-"""A run directory: made from a recipe, trained in, resumed, ended in one averaged model.
-
-run.toml        the recipe, resolved; written last when a run is made, so it marks a whole one
-start/          the model that fine-tuning starts from
-data/           the prepared text and the tokenizer
-metrics.jsonl   what was reported
-checkpoints/    step-NNNNNNNN/
-best/, model/   model directories: the best validation so far, and the average at the end
-"""
+"""A run: made from a recipe, trained in its directory, resumed, ended in one averaged model."""
 
 import shutil
 from collections.abc import Callable, Iterable
@@ -29,6 +21,7 @@ from mlx_transformer.storage import built_aside, load_model, replace_text, save_
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
 from mlx_transformer.training.report import MetricsLog, Reporter
+from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.step import TrainingState, initial_state
 from mlx_transformer.training.trainer import Hooks, Outcome, Trainer
 from mlx_transformer.training.validation import Translate, Validator
@@ -57,8 +50,8 @@ class Run:
                 options=["resume"],
             )
         path.mkdir(parents=True, exist_ok=True)
-        if (path / "start").exists():
-            shutil.rmtree(path / "start")
+        if run.files.start.exists():
+            shutil.rmtree(run.files.start)
         if start is not None:
             run._copy_start(start)
         run._write_recipe()
@@ -67,7 +60,8 @@ class Run:
     @classmethod
     def open(cls, path: Path, overrides: Iterable[str] = ()) -> "Run":
         """An existing run, some keys of its recipe replaced."""
-        if not (path / "run.toml").is_file():
+        files = RunDirectory(path)
+        if not files.recipe.is_file():
             raise InputError(
                 f"{path} holds no run (it has no run.toml): start one with mlx-transformer train"
             )
@@ -76,26 +70,30 @@ class Run:
             key = override.partition("=")[0].strip()
             if key.partition(".")[0] in FIXED_SECTIONS or key in FIXED_KEYS:
                 raise InputError(f"{key} cannot change within a run: start a new one")
-        run = cls(path, load_recipe(path / "run.toml", overrides))
+        run = cls(path, load_recipe(files.recipe, overrides))
         if overrides:
             run._write_recipe()
         return run
 
     @property
+    def files(self) -> RunDirectory:
+        return RunDirectory(self.path)
+
+    @property
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.path / "checkpoints")
+        return Checkpoints(self.files.checkpoints)
 
     def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.path / "data")
+        return load_tokenizer(self.files.data)
 
     def prepare(self, progress: TellPairs) -> PreparationReport:
         """Text to ids, unless that is done; ids that were trained on stay what they are."""
-        done = prepared(self.path / "data")
+        done = prepared(self.files.data)
         if done is not None and self.checkpoints.paths():
             return done
-        start = self.path / "start"
+        start = self.files.start
         tokenizer = load_tokenizer(start) if start.exists() else None
-        return prepare(self.recipe, self.path / "data", tokenizer, progress)
+        return prepare(self.recipe, self.files.data, tokenizer, progress)
 
     def restore(self, warn: Callable[[str], None]) -> tuple[ModelConfig, TrainingState, Progress]:
         """The newest whole checkpoint, or where a new run begins."""
@@ -121,7 +119,7 @@ class Run:
         return paths
 
     def _first_model(self) -> Transformer:
-        start = self.path / "start"
+        start = self.files.start
         if start.exists():
             return load_model(start)
         tokenizer = self.tokenizer()
@@ -137,10 +135,10 @@ class Run:
         changed = {key: overrides[key] for key in REGULARISATION if key in overrides}
         model.config = replace(model.config, **changed)
         tokenizer = load_tokenizer(start, model.config)
-        write_model(model, tokenizer, self.path / "start", f"A copy of {start}.\n")
+        write_model(model, tokenizer, self.files.start, f"A copy of {start}.\n")
 
     def _write_recipe(self) -> None:
-        replace_text(self.path / "run.toml", self.recipe.to_toml())
+        replace_text(self.files.recipe, self.recipe.to_toml())
 
     def _card(self, directory: Path) -> str:
         data = self.recipe.data
@@ -171,12 +169,12 @@ def train(
     if progress.step > 0:
         reporter.message(f"going on after step {progress.step} of {recipe.training.max_steps}")
     if group.rank() == 0:
-        MetricsLog(run.path / "metrics.jsonl").cut(progress.step)
+        MetricsLog(run.files.metrics).cut(progress.step)
     if device.builds_kernels():
         reporter.message("the first steps build kernels: up to a minute each, once")
 
     batches = Batches(
-        ParallelCorpus.open(run.path / "data", "train"),
+        ParallelCorpus.open(run.files.data, "train"),
         config,
         recipe.training.batch_tokens,
         seed=recipe.training.seed,
@@ -186,22 +184,22 @@ def train(
     hooks = Hooks(
         reporter,
         _validator(run, config, translate),
-        lambda best: run.write_model(best, run.path / "best"),
+        lambda best: run.write_model(best, run.files.best),
         interruption,
     )
     trainer = Trainer(
-        config, state, batches, recipe.training, recipe.validation, run.path, hooks, group
+        config, state, batches, recipe.training, recipe.validation, run.files, hooks, group
     )
     del state  # of which the trainer has a copy of its own
     with interruption:
         outcome = trainer.train(progress)
     if outcome != "interrupted" and group.rank() == 0:
-        run.average(recipe.training.average_last, run.path / "model")
+        run.average(recipe.training.average_last, run.files.model)
     return outcome
 
 
 def _validator(run: Run, config: ModelConfig, translate: Translate) -> Validator | None:
-    corpus = ParallelCorpus.open(run.path / "data", "valid")
+    corpus = ParallelCorpus.open(run.files.data, "valid")
     if len(corpus) == 0:
         return None
     batches = Batches(corpus, config, run.recipe.training.batch_tokens)

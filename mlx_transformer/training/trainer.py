@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Literal
 
 import mlx.core as mx
@@ -15,6 +14,7 @@ from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress
 from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window, number
+from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.step import MicroBatch, TrainingState, TrainStep
 
 Outcome = Literal["finished", "stopped early", "interrupted"]
@@ -40,7 +40,7 @@ class Trainer:
         batches: Batches,
         training: TrainingConfig,
         validation: ValidationConfig,
-        run: Path,
+        files: RunDirectory,
         hooks: Hooks,
         group: mx.distributed.Group,
     ) -> None:
@@ -52,8 +52,8 @@ class Trainer:
         self._group = group
         self._step = TrainStep(model, training, group, device.lane_count())
         self._state = self._step.pack(state)
-        self._checkpoints = Checkpoints(run / "checkpoints")
-        self._log = MetricsLog(run / "metrics.jsonl")
+        self._checkpoints = Checkpoints(files.checkpoints)
+        self._log = MetricsLog(files.metrics)
         self._window = Window(training.max_steps)
 
     def train(self, progress: Progress) -> Outcome:
