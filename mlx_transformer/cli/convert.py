@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from mlx_transformer.cli.output import note, show
+from mlx_transformer.cli.searching import notes
 from mlx_transformer.cli.sentences import sentence
 from mlx_transformer.convert.conversion import Listing, Report, convert, list_keys
 from mlx_transformer.convert.families import FAMILIES
@@ -104,15 +105,16 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("where to? Name the model directory to make, or give --list")
     if args.verify and args.out.resolve() == args.checkpoint.resolve():
         raise InputError("--verify compares with the original: do not replace it")
-    report = convert(
-        args.checkpoint,
-        args.out,
-        options,
-        family=args.family,
-        dtype=args.dtype,
-        bits=args.quantize,
-        force=args.force,
-    )
+    with notes():
+        report = convert(
+            args.checkpoint,
+            args.out,
+            options,
+            family=args.family,
+            dtype=args.dtype,
+            bits=args.quantize,
+            force=args.force,
+        )
     _print_report(report)
     if args.verify:
         _verify(args, options)

@@ -1,7 +1,7 @@
 """`mlx-transformer evaluate`: how good a model's translations are, or a file's."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mlx_transformer.cli.lines import Lines
 from mlx_transformer.cli.output import show, tell, to_json
@@ -16,9 +16,6 @@ from mlx_transformer.cli.searching import (
 )
 from mlx_transformer.data.metrics import TITLES, measure
 from mlx_transformer.errors import InputError
-
-if TYPE_CHECKING:
-    from mlx_transformer.decoding.options import SearchOptions
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +40,6 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if (args.source is None) == (args.hypothesis is None):
         raise InputError("give --source FILE to translate, or --hypothesis FILE to compare")
-    options = options_of(args)
     given = args.source or args.hypothesis
     lines, references = list(Lines(given)), list(Lines(args.reference))
     if len(lines) != len(references) or not lines:
@@ -53,7 +49,7 @@ def run(args: argparse.Namespace) -> None:
         )
     seconds = None
     if args.source is not None:
-        lines, seconds = translate(args, lines, options)
+        lines, seconds = translate(args, lines)
     found = measure(TITLES, lines, references)
     if args.json:
         results: dict[str, Any] = {"sentences": len(lines), "seconds": seconds}
@@ -65,11 +61,10 @@ def run(args: argparse.Namespace) -> None:
             show(f"{TITLES[name]:5} {score:6.2f}  {signature}")
 
 
-def translate(
-    args: argparse.Namespace, lines: list[str], options: "SearchOptions"
-) -> tuple[list[str], float]:
+def translate(args: argparse.Namespace, lines: list[str]) -> tuple[list[str], float]:
     """Translations, and the seconds they took with the model loaded"""
     translator = load_translator(args.model, args.dtype)
+    options = options_of(args, translator.defaults)
     meter = Meter()
     translations = []
     with notes(), ProgressBar(meter, len(lines)) as progress:

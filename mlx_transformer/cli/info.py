@@ -6,6 +6,7 @@ from typing import Any
 
 from mlx_transformer.cli.output import show, to_json
 from mlx_transformer.config import PRESETS, preset
+from mlx_transformer.decoding.options import differing, model_options
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import count_parameters, load_model, named_parameters
 
@@ -28,6 +29,8 @@ def run(args: argparse.Namespace) -> None:
         return
     for name, value in facts["config"].items():
         show(f"{name:28} {'-' if value is None else value}")
+    for name, value in facts.get("generation", {}).items():
+        show(f"generation {name:17} {value}")
     show(f"\n{'parameters':28} {facts['parameters']:,}")
     if "megabytes" in facts:
         show(f"{'dtype':28} {facts['dtype']}\n{'megabytes':28} {facts['megabytes']}")
@@ -48,6 +51,7 @@ def _facts_of_directory(directory: Path) -> dict[str, Any]:
     bits = model.config.quantization
     return {
         "config": model.config.to_dict(),
+        "generation": differing(model_options(directory)),
         "parameters": count_parameters(model.config),
         "dtype": f"{bits}-bit" if bits else str(arrays[0].dtype).removeprefix("mlx.core."),
         "megabytes": round(sum(array.nbytes for array in arrays) / 1e6, 2),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import (
@@ -55,9 +55,16 @@ TAKE_PATHS = (":model", ":attention")
 
 
 class Repl:
-    def __init__(self, model: Path | None, dtype: str | None, options: SearchOptions):
+    def __init__(
+        self,
+        model: Path | None,
+        dtype: str | None,
+        options: Callable[[SearchOptions], SearchOptions],
+    ):
+        """`options` are the user's wishes, put over a model's own options."""
         self._dtype = dtype
-        self._options = options
+        self._options_over = options
+        self._changes: dict[str, Any] = {}  # made at the prompt
         self._timed = False
         self._text = ""  # the last that was translated
         self._written = ""  # its translation
@@ -66,6 +73,8 @@ class Repl:
     def _load(self, model: Path) -> None:
         self._translator = load_translator(model, self._dtype)
         self._model = model
+        options = self._options_over(self._translator.defaults)
+        self._options = replace(options, **self._changes)
 
     def run(self) -> None:
         session: PromptSession[str] = PromptSession(
@@ -170,6 +179,7 @@ class Repl:
 
     def _set(self, **changes: float) -> None:
         self._options = replace(self._options, **changes)  # type: ignore[arg-type]
+        self._changes |= changes
         named = {name.replace("_", "-"): on_off(value) for name, value in changes.items()}
         show(", ".join(f"{name} {value}" for name, value in named.items()))
 

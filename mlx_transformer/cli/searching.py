@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -38,8 +38,18 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
     """Names are those of `SearchOptions`."""
     group = parser.add_argument_group("search")
     add = group.add_argument
-    add("--beam", type=int, metavar="N", help=f"width (default {_DEFAULTS.beam}); 1 is greedy")
-    add("--alpha", type=float, metavar="A", help=f"length penalty (default {_DEFAULTS.alpha})")
+    add(
+        "--beam",
+        type=int,
+        metavar="N",
+        help=f"width; 1 is greedy (default: the model's own, else {_DEFAULTS.beam})",
+    )
+    add(
+        "--alpha",
+        type=float,
+        metavar="A",
+        help=f"length penalty (default: the model's own, else {_DEFAULTS.alpha})",
+    )
     add(
         "--length-penalty",
         choices=("paper", "plain"),
@@ -54,20 +64,23 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
     add("--max-tokens", type=int, metavar="N", help="length limit (default: source + 50)")
 
 
-def options_of(args: argparse.Namespace) -> SearchOptions:
-    """The options that were given; a wider n-best list brings a wider beam."""
+def options_of(args: argparse.Namespace, defaults: SearchOptions) -> SearchOptions:
+    """The options that were given, the others as the model has them; a wider n-best list brings a
+    wider beam."""
     given = {
         field.name: value
         for field in fields(SearchOptions)
         if (value := getattr(args, field.name, None)) is not None
     }
-    if not given.get("sample"):
+    if "beam" in given:
+        given.setdefault("sample", False)
+    if not given.get("sample", defaults.sample):
         only = [name for name in ("temperature", "top_k", "top_p", "seed") if name in given]
         if only:
             raise InputError(f"--{only[0].replace('_', '-')} is for sampling: add --sample")
         if "beam" not in given:
-            given["beam"] = max(_DEFAULTS.beam, given.get("nbest", 1))
-    return SearchOptions(**given)
+            given["beam"] = max(defaults.beam, given.get("nbest", 1))
+    return replace(defaults, **given)
 
 
 def load_translator(model: Path | None, dtype: str | None = None) -> "Translator":

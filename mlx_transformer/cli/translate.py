@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -54,16 +55,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.text is not None and args.input is not None:
         raise InputError("give a text or --input FILE, not both")
-    options = options_of(args)
     source = STDIN if args.text == STDIN else args.input
     if args.text is None and source is None:
         if standard_input().isatty() and args.output is None and not args.json:
             from mlx_transformer.cli.repl import Repl
 
-            return Repl(args.model, args.dtype, options).run()
+            return Repl(args.model, args.dtype, partial(options_of, args)).run()
         source = STDIN
     check_files(source, args.output)
     translator = load_translator(args.model, args.dtype)
+    options = options_of(args, translator.defaults)
     with output(args.output) as out:
         if source is None:
             text = args.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")

@@ -103,6 +103,9 @@ def read_checkpoint(path: Path) -> Checkpoint:
         described = file.parent / "config.json"
         if described.is_file() and "model_type" in (config := read_json(described)):
             metadata["config.json"] = config  # transformers' description of the model
+            generation = file.parent / "generation_config.json"
+            if generation.is_file():
+                metadata["generation_config.json"] = read_json(generation)
     return Checkpoint(path, tensors, metadata)
 
 

@@ -1,5 +1,6 @@
 """Convert a checkpoint: plan it, then write the model directory tensor by tensor."""
 
+import json
 import math
 import shutil
 from collections.abc import Mapping
@@ -86,12 +87,15 @@ def convert(
     plan = make_plan(*find_family(read_checkpoint(checkpoint_path), options or Options(), family))
     entries = _entries(plan, dtype)
     tokenizer_files = _tokenizer_files(plan)
+    generation = plan.family.generation(plan.source)
     with built_aside(directory) as aside:
         plan.config.save(aside / "config.json")
         write_safetensors(aside / "model.safetensors", entries)
         for name, content in tokenizer_files.items():
             _put(content, aside / name)
         _check_tokenizer(aside, plan)
+        if generation:
+            _put(json.dumps(generation, indent=2).encode(), aside / "generation.json")
         (aside / "README.md").write_text(_card(plan, directory), encoding="utf-8")
         if bits is not None:
             quantize_directory(aside, bits)

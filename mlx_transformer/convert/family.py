@@ -99,6 +99,7 @@ class Family:
     copies: Mapping[str, str] = field(default_factory=dict)  # keys that must repeat another one
     ignored: tuple[str, ...] = ()  # regular expressions of keys that mean nothing
     vocabulary: Callable[[Source], Mapping[str, Path | bytes]] = _nothing  # by name in the output
+    generation: Callable[[Source], Mapping[str, Any]] = _nothing  # of SearchOptions
 
 
 def open_source(

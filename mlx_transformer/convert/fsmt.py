@@ -4,6 +4,7 @@ from typing import Any
 
 from mlx_transformer.convert import fairseq, huggingface
 from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.generation import generation
 from mlx_transformer.convert.originals import transformers_model
 
 FAMILY_FILES = ("vocab-src.json", "vocab-tgt.json", "merges.txt", "tokenizer_config.json")
@@ -30,4 +31,5 @@ FAMILY = Family(
     settings=settings,
     original=transformers_model,
     vocabulary=lambda source: {n: source.checkpoint.directory / n for n in FAMILY_FILES},
+    generation=generation,
 )

@@ -4,6 +4,7 @@ from typing import Any
 
 from mlx_transformer.convert import fairseq, huggingface
 from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.generation import generation
 from mlx_transformer.convert.originals import transformers_model
 
 
@@ -32,4 +33,5 @@ FAMILY = Family(
     copies=huggingface.COPIES,
     ignored=fairseq.IGNORED,
     vocabulary=huggingface.vocabulary,
+    generation=generation,
 )

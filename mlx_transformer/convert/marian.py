@@ -6,6 +6,7 @@ from typing import Any
 
 from mlx_transformer.convert import fairseq, huggingface
 from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.generation import generation
 from mlx_transformer.convert.originals import transformers_model
 
 FILES = ("source.spm", "target.spm", "vocab.json", "target_vocab.json")
@@ -42,4 +43,5 @@ FAMILY = Family(
     original=transformers_model,
     copies=huggingface.COPIES,
     vocabulary=vocabulary,
+    generation=generation,
 )

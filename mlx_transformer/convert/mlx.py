@@ -7,6 +7,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer.config import ModelConfig
+from mlx_transformer.convert.checkpoint import read_json
 from mlx_transformer.convert.family import Family, Original, Source
 from mlx_transformer.convert.mapping import Table
 from mlx_transformer.errors import InputError
@@ -70,6 +71,11 @@ def original(source: Source, config: ModelConfig) -> Original:
     return Original("the model that it was made from, in MLX", logits, independent=True)
 
 
+def generation(source: Source) -> Mapping[str, Any]:
+    path = source.checkpoint.directory / "generation.json"
+    return read_json(path) if path.is_file() else {}
+
+
 FAMILY = Family(
     name="mlx",
     title="a model of mlx-transformer",
@@ -79,4 +85,5 @@ FAMILY = Family(
     settings=settings,
     original=original,
     vocabulary=vocabulary,
+    generation=generation,
 )

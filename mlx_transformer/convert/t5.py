@@ -5,6 +5,7 @@ from typing import Any
 from mlx_transformer.convert import huggingface
 from mlx_transformer.convert.checkpoint import Fields
 from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.generation import generation
 from mlx_transformer.convert.mapping import Line, Table, stack, under
 from mlx_transformer.convert.originals import transformers_model
 
@@ -116,4 +117,5 @@ FAMILY = Family(
     # Saved by the first files, used by nobody.
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     vocabulary=huggingface.vocabulary,
+    generation=generation,
 )

@@ -59,7 +59,8 @@ class SearchBatch:
         self._limits = np.array(limits, np.int32)
         self._limit_penalties = np.array([options.penalty(n) for n in limits], np.float32)
         self._draws = draws(sources, options, limits) if options.sample else None
-        self._forced = padded(prefixes or [()] * B, NONE)
+        first = () if options.first_word is None else (options.first_word,)
+        self._forced = padded([prefix or first for prefix in prefixes or [()] * B], NONE)
         memory = model.encode(source)
         device.launch_early(memory, rows=B * K)
         # Read in every step, so it is worth laying them out head by head.
@@ -70,7 +71,9 @@ class SearchBatch:
         room = round_up(min(source.shape[1] + SPARE, max(limits)), COARSE)
         model.target_embedding.reserve(room)
         self._caches = empty_slots(config, B, K, room, memory.dtype)
-        self.hyps = choose.start(config.first_id, B, K, options.nbest, room, apart=options.sample)
+        self.hyps = choose.start(
+            config.first_id, B, K, options.finished, room, apart=options.sample
+        )
         self._flags: mx.array | None = None
         self._dropped: set[int] = set()
         self._before = self.hyps, self._sentences  # a step ago: to read them costs no waiting
@@ -93,16 +96,24 @@ class SearchBatch:
         self._before = self.hyps, self._sentences
         if self._t == self.hyps.words.shape[-1]:
             self._make_room()
-        forced = mx.array(self._forced[:, self._t]) if self._t < self._forced.shape[1] else None
         reach = round_up(self._t + 1, self._multiple)
         # At t=0 all K hypotheses are equal: decode one. Compiled, that would be one more shape.
         Q = 1 if self._t == 0 and not self._step.compiled else self._step.options.width
         hyps, self._caches = self._step.run(
-            self.hyps, self._caches, self._memory, self._step_inputs(), forced, reach, Q
+            self.hyps, self._caches, self._memory, self._step_inputs(), self._given(), reach, Q
         )
         self.hyps = Hypotheses(*hyps)  # which a compiled step gives back as a plain tuple
         self._t += 1
         return self.hyps, self._caches
+
+    def _given(self) -> mx.array | None:
+        """(B,) words that need not be searched for, or NONE: of prefixes, the end at the limit"""
+        words = np.full(len(self._sentences), NONE, np.int32)
+        if self._t < self._forced.shape[1]:
+            words = self._forced[:, self._t]
+        if self._step.options.end_at_limit:
+            words = np.where(self._limits == self._t + 1, self._step.model.config.eos_id, words)
+        return mx.array(words) if (words != NONE).any() else None
 
     def settle(self) -> None:
         """Let go of what the step before finished."""
@@ -142,7 +153,9 @@ class SearchBatch:
             t=mx.array(t),
             penalty=mx.array(options.penalty(t + 1)),
             last=mx.array(self._limits <= t + 1),
-            limit_penalty=mx.array(self._limit_penalties),
+            open_penalty=mx.array(
+                options.penalty(t + 1) if options.stop == "likely" else self._limit_penalties
+            ),
             ban_logits=self._step.ban_logits(t),
             draws=None if self._draws is None else mx.array(self._draws[:, :, t]),
         )
@@ -192,7 +205,8 @@ class SearchBatch:
             ]
             # A search that may say nothing at all, everything being banned, has an answer too.
             found = found or [Hypothesis([], -np.inf, -np.inf, complete=False)]
-            self.results[self._sentences[row]] = sorted(found, key=lambda h: -h.score)
+            best = sorted(found, key=lambda h: -h.score)[: self._step.options.nbest]
+            self.results[self._sentences[row]] = best
 
     def _hypothesis(self, words: np.ndarray, score: float) -> Hypothesis:
         ids = words[words != NONE].tolist()

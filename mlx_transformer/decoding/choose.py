@@ -11,7 +11,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from mlx_transformer import device
-from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.options import SearchOptions, Stop
 
 NONE = -1  # fills positions not yet written
 
@@ -34,7 +34,7 @@ class StepInputs(NamedTuple):
     t: mx.array  # () tokens generated before this step
     penalty: mx.array  # () of hypotheses that end in this step
     last: mx.array  # (B,) the length limit is reached with this step
-    limit_penalty: mx.array  # (B,) of a hypothesis as long as the limit
+    open_penalty: mx.array  # (B,) or (), that an open hypothesis is judged with
     ban_logits: mx.array  # (V,) -inf at words that must not come, else 0
     draws: mx.array | None  # (B,K) uniform in [0,1), for sampling
 
@@ -54,15 +54,21 @@ def start(token: int, B: int, K: int, n: int, T: int, *, apart: bool) -> Hypothe
 
 
 def beam_step(
-    hyps: Hypotheses, logits: mx.array, ban_logits: mx.array, now: StepInputs, eos: int
+    hyps: Hypotheses,
+    logits: mx.array,
+    ban_logits: mx.array,
+    now: StepInputs,
+    eos: int,
+    stop: Stop,
 ) -> Hypotheses:
     """logits (B,K,V), ban_logits 0 or -inf -> the hypotheses one token longer.
 
     Of all K*V continuations the 2K of highest log-probability are candidates, best first. Those
     of the first K that end in eos are finished; the first K that do not stay open. At the length
     limit the first K are finished wherever they stand. A sentence is done when the n-th best
-    finished score is not below what the best open hypothesis would score if all its words up to
-    the limit were certain: log-probabilities only fall, so nothing open can win any more.
+    finished score is not below what the best open hypothesis would score now (likely), or if all
+    its words up to the limit were certain (certain): log-probabilities only fall, so nothing open
+    can win any more. With `full`, when there are n finished ones.
     """
     B, K, V = logits.shape
     n = hyps.final_scores.shape[1]
@@ -82,7 +88,8 @@ def beam_step(
     order = mx.arange(2 * K)
     stay = mx.argsort(mx.where(ends, order + 2 * K, order), axis=1)[:, :K]
     logp = mx.take_along_axis(logp, stay, axis=1)
-    can_win = logp[:, 0] / now.limit_penalty > final_scores[:, -1]
+    worst = final_scores[:, -1]
+    can_win = worst == -mx.inf if stop == "full" else logp[:, 0] / now.open_penalty > worst
     return Hypotheses(
         tokens=mx.take_along_axis(token, stay, axis=1),
         words=rows(words, stay),
@@ -179,6 +186,15 @@ def repeats(words: mx.array, t: mx.array, n: int, V: int) -> mx.array:
     ends = mx.where(same, words[:, :, n - 1 :], V)
     seen = mx.zeros((B, K, V + 1), mx.bool_)
     return mx.put_along_axis(seen, ends, mx.array(True), axis=-1)[..., :V]
+
+
+def completes(words: mx.array, t: mx.array, phrase: tuple[int, ...]) -> mx.array:
+    """(B,K,T) -> (B,K), true where one more word would complete the phrase"""
+    n = len(phrase) - 1
+    same = mx.broadcast_to(t >= n, words.shape[:2])
+    for i, word in enumerate(phrase[:-1]):
+        same &= mx.take(words, mx.maximum(t - n + i, 0), axis=2) == word
+    return same
 
 
 def top_k(x: mx.array, k: int) -> tuple[mx.array, mx.array]:

@@ -1,13 +1,20 @@
 """What a search is asked to do: one frozen, validated set of options."""
 
+import json
 import math
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Literal
 
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, naming
 from mlx_transformer.inputs.checks import at_least, must_be, typed
 
+# Beside a model: the options it is meant to be used with.
+FILE = "generation.json"
+
 LengthPenalty = Literal["paper", "plain"]
+Stop = Literal["certain", "likely", "full"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,6 +30,10 @@ class SearchOptions:
     alpha: float = 0.6
     length_penalty: LengthPenalty = "paper"
     nbest: int = 1
+    # When a beam is done: no open hypothesis can become one of the nbest any more; or, as
+    # transformers has it, there are as many finished ones as the beam is wide (full), and the best
+    # open one is not above the worst of them as it stands (likely).
+    stop: Stop = "certain"
 
     # Draw words instead of searching; `nbest` is then the number of independent draws.
     sample: bool = False
@@ -36,6 +47,13 @@ class SearchOptions:
     min_tokens: int = 0
     no_repeat_ngram: int | None = None
     banned: tuple[int, ...] = ()
+    banned_phrases: tuple[tuple[int, ...], ...] = ()
+    ban_padding: bool = True  # and the start token, which a trained model does not write either
+    renormalize: bool = False  # probabilities are of the words that are not banned
+
+    # Words that are given, at no cost: the first, and the end of a sentence at its length limit.
+    first_word: int | None = None
+    end_at_limit: bool = False
 
     def __post_init__(self) -> None:
         at_least(0, self, "min_tokens", "seed")
@@ -44,6 +62,7 @@ class SearchOptions:
         must_be("more than 0", lambda t: 0 < t < math.inf, self, "temperature")
         must_be("more than 0 and at most 1", lambda p: 0 < p <= 1, self, "top_p")
         typed("length_penalty", self.length_penalty, LengthPenalty)
+        typed("stop", self.stop, Stop)
         if not self.sample and self.nbest > self.beam:
             raise InputError(
                 f"nbest {self.nbest} needs a beam at least as wide, not {self.beam}: raise beam"
@@ -54,6 +73,11 @@ class SearchOptions:
         """Hypotheses kept open per sentence."""
         return self.nbest if self.sample else self.beam
 
+    @property
+    def finished(self) -> int:
+        """Finished hypotheses kept per sentence."""
+        return self.nbest if self.stop == "certain" else self.width
+
     def penalty(self, length: int) -> float:
         """What the log-probability of a hypothesis of this length is divided by."""
         base = (5 + length) / 6 if self.length_penalty == "paper" else length
@@ -63,3 +87,39 @@ class SearchOptions:
         """The greatest length for a source of this many tokens (its end of sentence not counted)"""
         wanted = source_tokens + 50 if self.max_tokens is None else self.max_tokens
         return min(wanted, max_length)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "SearchOptions":
+        """From plain values, such as those of a file: lists become tuples."""
+        known = {field.name for field in fields(cls)}
+        if odd := values.keys() - known:
+            raise InputError(f"unknown search option {min(odd)!r}")
+        try:
+            return cls(**{name: _frozen(value) for name, value in values.items()})
+        except TypeError as error:  # a word where a number belongs
+            raise InputError(f"a search option has a value of the wrong kind: {error}") from error
+
+
+def model_options(directory: Path) -> SearchOptions:
+    """The options a model is meant to be used with; ours, where it does not say."""
+    path = directory / FILE
+    if not path.is_file():
+        return SearchOptions()
+    with naming(path):
+        try:
+            values = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise InputError(f"this is not valid JSON: {error}") from error
+        if not isinstance(values, dict):
+            raise InputError("this must hold one JSON object")
+        return SearchOptions.from_dict(values)
+
+
+def differing(options: SearchOptions) -> dict[str, Any]:
+    """Those that are not ours."""
+    ours = asdict(SearchOptions())
+    return {name: value for name, value in asdict(options).items() if value != ours[name]}
+
+
+def _frozen(value: Any) -> Any:
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value

@@ -33,7 +33,7 @@ def search(
 ) -> list[Results]:
     """Source ids ending in eos -> by sentence, at most nbest results, best first.
 
-    `prefixes` are the ids with which every result of a sentence begins.
+    `prefixes` are the ids with which every result of a sentence begins: given, and not scored.
     """
     sentences = list(zip(sources, prefixes or [()] * len(sources), strict=True))
     return list(Search(model, options or SearchOptions()).each(sentences, window=None))

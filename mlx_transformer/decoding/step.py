@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -56,7 +57,7 @@ class SearchStep:
     ) -> tuple[Hypotheses, Caches]:
         """Every hypothesis one token longer.
 
-        `forced` (B,) are the words of prefixes, or NONE; no hypothesis will be longer than `reach`;
+        `forced` (B,) are words that are given, or NONE; no hypothesis will be longer than `reach`;
         the first Q stand for all.
         """
         B, K, _ = hyps.words.shape
@@ -75,18 +76,33 @@ class SearchStep:
         logits = self.model.logits(hidden).astype(mx.float32)
         logits = mx.broadcast_to(logits, (B, K, logits.shape[-1]))
         ban_logits = self._ban_logits_now(hyps, now)
+        if self.options.renormalize:
+            logits, ban_logits = logits + ban_logits, mx.zeros(())
         if forced is not None:
             logits, ban_logits = choose.certain(logits, ban_logits, forced)
         return self._choose(hyps, logits, ban_logits, now), [layer.slots for layer in layers]
 
     def _ban_logits_now(self, hyps: Hypotheses, now: StepInputs) -> mx.array:
         """(V,) or (B,K,V)"""
-        if not self.options.no_repeat_ngram:
-            return now.ban_logits
-        repeated = choose.repeats(
-            hyps.words, now.t, self.options.no_repeat_ngram, now.ban_logits.size
-        )
-        return mx.where(repeated, -mx.inf, now.ban_logits)
+        ban_logits, V, options = now.ban_logits, now.ban_logits.size, self.options
+        if not (options.no_repeat_ngram or options.banned_phrases):
+            return ban_logits
+        words, t = self._from_start(hyps.words, now.t)
+        if options.no_repeat_ngram:
+            repeated = choose.repeats(words, t, options.no_repeat_ngram, V)
+            ban_logits = mx.where(repeated, -mx.inf, ban_logits)
+        for phrase in options.banned_phrases:
+            end = choose.completes(words, t, phrase)[..., None] & (mx.arange(V) == phrase[-1])
+            ban_logits = mx.where(end, -mx.inf, ban_logits)
+        return ban_logits
+
+    def _from_start(self, words: mx.array, t: mx.array) -> tuple[mx.array, mx.array]:
+        """The words with the start token before them, where it could be written once more."""
+        start = self.model.config.start_id
+        if start in (None, self.model.config.eos_id):
+            return words, t
+        first = mx.full((*words.shape[:2], 1), start, words.dtype)
+        return mx.concatenate([first, words], axis=2), t + 1
 
 
 Chooser = Callable[[Hypotheses, mx.array, mx.array, StepInputs], Hypotheses]
@@ -98,18 +114,21 @@ def chooser(options: SearchOptions, eos: int) -> Chooser:
         return partial(choose.draw_step, eos=eos, choose=choose.sampler(options))
     if options.beam == 1:
         return partial(choose.draw_step, eos=eos, choose=choose.greedy)
-    return partial(choose.beam_step, eos=eos)
+    return partial(choose.beam_step, eos=eos, stop=options.stop)
 
 
 def banned_logits(options: SearchOptions, config: ModelConfig, *, end: bool) -> mx.array:
     """(V,), -inf at padding, start and banned words, and at the end of sentence if `end`"""
-    for token in options.banned:
+    given = () if options.first_word is None else (options.first_word,)
+    for token in (*options.banned, *given, *chain(*options.banned_phrases)):
         if not 0 <= token < config.target_size:
-            raise InputError(f"banned token {token} is not an id below {config.target_size}")
+            raise InputError(f"a search option names word {token}: ids end at {config.target_size}")
     ban_logits = np.zeros(config.target_size, np.float32)
-    ban_logits[[config.pad_id, *options.banned]] = -np.inf
-    if config.start_id not in (None, config.eos_id):
-        ban_logits[config.start_id] = -np.inf
+    ban_logits[list(options.banned)] = -np.inf
+    if options.ban_padding:
+        ban_logits[config.pad_id] = -np.inf
+        if config.start_id not in (None, config.eos_id):
+            ban_logits[config.start_id] = -np.inf
     if end:
         ban_logits[config.eos_id] = -np.inf
     return mx.array(ban_logits)

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlx_transformer.decoding.alignment import Link, cross_attention, join_attention, join_links
 from mlx_transformer.decoding.batch import Hypothesis, Ids, SearchBatch
-from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.options import SearchOptions, model_options
 from mlx_transformer.decoding.scoring import Score, score_pairs
 from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence
 from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
@@ -68,15 +68,21 @@ def load(directory: str | Path | None = None, dtype: mx.Dtype | None = None) -> 
     """
     path = default_model() if directory is None else Path(directory)
     model = load_to_compute(path, dtype)
-    return Translator(model, load_tokenizer(path, model.config))
+    return Translator(model, load_tokenizer(path, model.config), model_options(path))
 
 
 class Translator:
-    """Translates texts; one text may be a word, a paragraph or many lines."""
+    """Translates texts; one text may be a word, a paragraph or many lines.
 
-    def __init__(self, model: Transformer, tokenizer: Tokenizer):
+    `defaults` are the options of a search that is given none.
+    """
+
+    def __init__(
+        self, model: Transformer, tokenizer: Tokenizer, defaults: SearchOptions | None = None
+    ):
         self.model = model
         self.tokenizer = tokenizer
+        self.defaults = defaults or SearchOptions()
         self._search: Search | None = None
 
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
@@ -122,7 +128,7 @@ class Translator:
         begins with `prefix`. With `attention` it comes with its cross-attention and a word
         alignment.
         """
-        options = replace(options or SearchOptions(), **changes)
+        options = replace(options or self.defaults, **changes)
         several = [texts] if isinstance(texts, str) else texts
         found = list(self.each(several, options, prefix=prefix, attention=attention, window=None))
         return found[0] if isinstance(texts, str) else found
@@ -169,7 +175,7 @@ class Translator:
 
         A greedy or sampled word is certain at once, a word of a beam when all hypotheses share it.
         """
-        options = replace(options or SearchOptions(), **{**changes, "nbest": 1})
+        options = replace(options or self.defaults, **{**changes, "nbest": 1})
         begin = self.tokenizer.encode_target(prefix) if prefix else []
         for number, line in enumerate(self.plan(text).lines):
             if number:
@@ -205,7 +211,7 @@ class Translator:
 
     def _searching(self, options: SearchOptions | None) -> Search:
         """The search with these options, kept for the next call with the same."""
-        options = options or SearchOptions()
+        options = options or self.defaults
         words = self.model.config.target_size
         if not options.sample and options.beam > words:
             raise InputError(

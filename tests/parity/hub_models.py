@@ -20,18 +20,18 @@ T5_LIKE = {
 }  # fmt: skip
 
 
-def _fairseq_like(name: str, **changes: Any) -> Callable[[], PreTrainedModel]:
+def _fairseq_like(name: str, **changes: Any) -> Callable[..., PreTrainedModel]:
     return _maker(name, {**FAIRSEQ_LIKE, **changes})
 
 
-def _t5_like(name: str, **changes: Any) -> Callable[[], PreTrainedModel]:
+def _t5_like(name: str, **changes: Any) -> Callable[..., PreTrainedModel]:
     return _maker(name, {**T5_LIKE, **changes})
 
 
-def _maker(name: str, settings: dict[str, Any]) -> Callable[[], PreTrainedModel]:
-    def make() -> PreTrainedModel:
+def _maker(name: str, settings: dict[str, Any]) -> Callable[..., PreTrainedModel]:
+    def make(seed: int = 0) -> PreTrainedModel:
         config = getattr(transformers, f"{name}Config")(**settings)
-        torch.manual_seed(0)
+        torch.manual_seed(seed)
         model = getattr(transformers, f"{name}ForConditionalGeneration")(config).eval()
         return scattered(model)
 
@@ -44,13 +44,15 @@ def scattered(model: PreTrainedModel) -> PreTrainedModel:
         for name, weights in model.named_parameters():
             if "embed_positions" in name and "pegasus" in model.config.model_type:
                 continue  # a formula
-            deviation = 1.5 / weights.shape[-1] ** 0.5 if weights.ndim == 2 else 0.3
+            deviation = 1.5 / weights.shape[-1] ** 0.5 if weights.ndim == 2 else 0.1
             if name.endswith("Attention.q.weight"):  # T5 leaves it to them to divide by sqrt(d_k)
                 deviation /= model.config.d_kv**0.5
+            if "encoder_attn." in name or "EncDecAttention" in name:
+                deviation *= 2.5
             is_scale = weights.ndim == 1 and name.endswith("norm.weight")
             weights.copy_(torch.randn_like(weights) * deviation + is_scale)
         if hasattr(model, "final_logits_bias"):
-            model.final_logits_bias.copy_(torch.randn_like(model.final_logits_bias))
+            model.final_logits_bias.normal_(std=0.5)
     return model
 
 
@@ -65,7 +67,7 @@ def untied(model: PreTrainedModel) -> PreTrainedModel:
     return model
 
 
-MODELS: dict[str, Callable[[], PreTrainedModel]] = {
+MODELS: dict[str, Callable[..., PreTrainedModel]] = {
     "bart": _fairseq_like("Bart"),
     "mbart": _fairseq_like("MBart", scale_embedding=True, decoder_start_token_id=2),
     "m2m100": _fairseq_like("M2M100"),

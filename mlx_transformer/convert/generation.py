@@ -1,0 +1,119 @@
+"""transformers' generation_config.json as options of our search.
+
+Names and meanings differ in places: lengths there count the start token, and a score there is the
+log-probability divided by length^length_penalty.
+"""
+
+import math
+import warnings
+from typing import Any
+
+from mlx_transformer.convert.checkpoint import Fields
+from mlx_transformer.convert.family import Source
+from mlx_transformer.errors import InputError
+
+# Settings that change what is written and that our search does not have, with what turns them off.
+NOT_SUPPORTED: dict[str, tuple[object, ...]] = {
+    "repetition_penalty": (1,),
+    "encoder_repetition_penalty": (1,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "diversity_penalty": (0,),
+    "num_beam_groups": (1,),
+    "penalty_alpha": (0,),
+    "typical_p": (1,),
+    "epsilon_cutoff": (0,),
+    "eta_cutoff": (0,),
+    "guidance_scale": (1,),
+    "sequence_bias": (),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "exponential_decay_length_penalty": (),
+}
+
+
+def generation(source: Source) -> dict[str, Any]:
+    """The fields of `SearchOptions` that the checkpoint's settings mean.
+
+    Models from before there was such a file have them in config.json.
+    """
+    checkpoint = source.checkpoint
+    config = checkpoint.fields("generation_config.json") or checkpoint.fields("config.json")
+    _warn_of_unsupported(config)
+    beam, alpha = config.integer("num_beams", default=1), config.number("length_penalty", default=1)
+    if beam < 1 or not 0 <= alpha < math.inf:
+        raise InputError(f"num_beams {beam} with length_penalty {alpha} cannot be searched with")
+    found = {
+        "beam": beam,
+        "alpha": alpha,
+        "length_penalty": "plain",
+        "stop": _stop(config.get("early_stopping")),
+        **_lengths(config),
+        **_banned(config),
+        **_given(config),
+        **(_sampling(config) if beam == 1 and config.flag("do_sample", default=False) else {}),
+        "no_repeat_ngram": config.integer("no_repeat_ngram_size", default=0) or None,
+        "renormalize": config.flag("renormalize_logits", default=False),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _warn_of_unsupported(config: Fields) -> None:
+    asked = [
+        name
+        for name, off in NOT_SUPPORTED.items()
+        if config.get(name) is not None and config[name] not in off
+    ]
+    if asked:
+        warnings.warn(
+            f"the model wants {', '.join(asked)} when it writes: the search does without",
+            stacklevel=3,
+        )
+
+
+def _stop(early_stopping: object) -> str:
+    if early_stopping == "never":
+        return "certain"
+    return "full" if early_stopping is True else "likely"
+
+
+def _lengths(config: Fields) -> dict[str, Any]:
+    """Without the start token. No limit: ours, not the twenty words of transformers."""
+    longest = config.integer("max_length", default=0) - 1
+    shortest = max(config.integer("min_length", default=0) - 1, 0)
+    return {
+        "max_tokens": config.integer("max_new_tokens", default=max(longest, 0)) or None,
+        "min_tokens": config.integer("min_new_tokens", default=shortest),
+    }
+
+
+def _banned(config: Fields) -> dict[str, Any]:
+    """A ban on the end of sentence alone means nothing there."""
+    found = config.get("bad_words_ids")
+    phrases = [tuple(ids) for ids in found if ids] if isinstance(found, list) else []
+    return {
+        "ban_padding": False,
+        "banned": tuple(ids[0] for ids in phrases if len(ids) == 1 and ids != (_end(config),)),
+        "banned_phrases": tuple(ids for ids in phrases if len(ids) > 1),
+    }
+
+
+def _given(config: Fields) -> dict[str, Any]:
+    first = config.get("forced_bos_token_id")
+    return {
+        "first_word": first if isinstance(first, int) else None,
+        "end_at_limit": _end(config) is not None
+        and config.get("forced_eos_token_id") == _end(config),
+    }
+
+
+def _end(config: Fields) -> object:
+    return config.get("eos_token_id")
+
+
+def _sampling(config: Fields) -> dict[str, Any]:
+    return {
+        "sample": True,
+        "temperature": config.number("temperature", default=1.0),
+        "top_k": config.integer("top_k", default=50) or None,
+        "top_p": config.number("top_p", default=1.0),
+    }
