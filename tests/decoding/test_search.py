@@ -258,7 +258,7 @@ def test_nothing_to_search_and_nothing_to_say() -> None:
         ({"top_k": 0}, "top_k must be at least 1"),
         ({"max_tokens": 0}, "max_tokens must be at least 1"),
         ({"length_penalty": "long"}, "length_penalty must be one of .paper., .plain."),
-        ({"banned": (99,)}, "banned token 99"),
+        ({"banned": (99,)}, "names word 99"),
     ],
 )
 def test_wrong_options_are_one_sentence(wrong: dict[str, Any], sentence: str) -> None:
