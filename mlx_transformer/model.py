@@ -368,6 +368,8 @@ def sinusoids(config: ModelConfig, length: int) -> np.ndarray:
 
 
 class Transformer(nn.Module):
+    """The whole model: embeddings, the two stacks and the softmax layer (section 3, figure 1)."""
+
     def __init__(self, config: ModelConfig):
         super().__init__()
         self.config = config
