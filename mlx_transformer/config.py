@@ -24,6 +24,7 @@ Norm = Literal["post", "pre"]
 NormKind = Literal["layer", "rms"]
 Positions = Literal["sinusoidal", "learned", "relative"]
 PositionLayout = Literal["interleaved", "halves"]
+DecoderCell = Literal["self-attention", "ssru"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]
 
 # No model is larger. MLX counts in 32 bits, and its own complaints mean nothing to a user.
@@ -92,6 +93,7 @@ class ModelConfig:
     # Attention, section 3.2, and feed-forward networks, section 3.3. A gate is a second W_1 whose
     # product multiplies the activation of the first.
     attention_bias: bool = True
+    decoder_cell: DecoderCell = "self-attention"  # ssru: a recurrent unit in its place
     scale_attention: bool = True  # by 1 / sqrt(d_k)
     activation: Activation = "relu"
     gated_feed_forward: bool = False

@@ -20,7 +20,7 @@ import numpy as np
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.device import Mask
-from mlx_transformer.parts import Gate, RelativeBias
+from mlx_transformer.parts import SSRU, Gate, RelativeBias
 
 Key = mx.array | None  # a random key: dropout is on
 KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)
@@ -37,7 +37,7 @@ class AttentionMaps:
 
 
 class Cache(Protocol):
-    """The decoder's memory of one layer's earlier positions."""
+    """The decoder's memory of one layer's earlier positions: keys and values, or cells."""
 
     @property
     def visible(self) -> mx.array | None:
@@ -47,6 +47,8 @@ class Cache(Protocol):
     def positions(self) -> mx.array:
         """(S,), where those keys stand"""
 
+
+class KeysValuesCache(Cache, Protocol):
     def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
         """Add this call's keys and values, attend to all so far: (B,h,T,d) -> (B,T,h*d_v)"""
 
@@ -74,6 +76,11 @@ def split(key: Key, n: int) -> Sequence[Key]:
 class LayerNorm(nn.LayerNorm):
     def __call__(self, x: mx.array) -> mx.array:
         return device.layer_norm(x, self.weight, self.bias, self.eps)
+
+
+def ssru(config: ModelConfig) -> SSRU:
+    d = config.d_model
+    return SSRU(linear(d, [d], bias=False), linear(d, [d], bias=True))
 
 
 def norm(config: ModelConfig) -> nn.Module:
@@ -118,7 +125,8 @@ class DecoderLayer(nn.Module):
     def __init__(self, config: ModelConfig):
         super().__init__()
         self._residual = Residual(config)
-        self.self_attention = SelfAttention(config)
+        recurrent = config.decoder_cell == "ssru"
+        self.self_attention: nn.Module = ssru(config) if recurrent else SelfAttention(config)
         self.self_attention_norm = norm(config)
         self.cross_attention = CrossAttention(config)
         self.cross_attention_norm = norm(config)
@@ -215,7 +223,7 @@ class SelfAttention(nn.Module):
         self.out = linear(h * d_v, [config.d_model], bias)
 
     def __call__(
-        self, x: mx.array, mask: Mask, cache: Cache | None = None, maps: Maps = None
+        self, x: mx.array, mask: Mask, cache: KeysValuesCache | None = None, maps: Maps = None
     ) -> mx.array:
         """x (B,T,d_model) -> (B,T,d_model)"""
         q, k, v = heads(self.qkv(x), self._sizes)

@@ -5,6 +5,7 @@ RMSNorm, which some have instead of LayerNorm, is MLX's own (`nn.RMSNorm`).
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -64,3 +65,52 @@ def distance_buckets(buckets: int, farthest: int) -> np.ndarray:
     steps = ratios / np.float32(np.log(farthest / exact)) * np.float32(buckets - exact)
     spread = np.minimum(exact + steps.astype(np.int32), buckets - 1)
     return np.where(distances < exact, distances, spread).astype(np.int32)
+
+
+class Cells(Protocol):
+    """A recurrent layer's memory of what came before."""
+
+    def recur(self, forget: mx.array, taken: mx.array) -> mx.array:
+        """The cells that follow those kept, forget * cells + taken: (B,T,d) -> (B,T,d)"""
+
+
+class SSRU(nn.Module):
+    """The simpler simple recurrent unit, in the place of a decoder's self-attention.
+
+    Each word makes its cells forget a part and take in as much of the word:
+    f_t = sigmoid(W_f x_t + b_f), c_t = f_t c_(t-1) + (1 - f_t) W x_t, and max(0, c_t) goes on.
+    """
+
+    def __init__(self, input: nn.Module, forget: nn.Module):
+        """W without and W_f with its bias, both (d_model,d_model)"""
+        super().__init__()
+        self.input = input
+        self.forget = forget
+
+    def __call__(
+        self, x: mx.array, mask: object, cells: Cells | None = None, maps: object = None
+    ) -> mx.array:
+        """(B,T,d_model) -> (B,T,d_model); no mask is needed, and there are no weights to map"""
+        forget = mx.sigmoid(self.forget(x))
+        taken = (1 - forget) * self.input(x)
+        c = running_cells(forget, taken) if cells is None else cells.recur(forget, taken)
+        return mx.maximum(c, 0)
+
+
+def running_cells(forget: mx.array, taken: mx.array) -> mx.array:
+    """c_t = forget_t c_(t-1) + taken_t of all positions at once: (B,T,d) -> (B,T,d)
+
+    Before each round, `taken` at t is what the last n positions left in c_t, and `forget` how much
+    of c_(t-n) is still in it; the round doubles n.
+    """
+    n = 1
+    while n < forget.shape[1]:
+        taken = taken + forget * later(taken, n)
+        forget = forget * later(forget, n)
+        n *= 2
+    return taken
+
+
+def later(x: mx.array, n: int) -> mx.array:
+    """(B,T,d) moved n positions on, with zeros in front"""
+    return mx.pad(x[:, :-n], [(0, 0), (n, 0), (0, 0)])

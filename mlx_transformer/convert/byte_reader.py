@@ -26,8 +26,8 @@ class ByteReader:
 
     def numbers(self, code: str, count: int) -> tuple[int, ...]:
         """`count` little-endian whole numbers of a `struct` code"""
-        layout = f"<{count}{code}"
-        return struct.unpack(layout, self.read(struct.calcsize(layout)))
+        data = self.read(struct.calcsize(f"<{code}") * count)
+        return struct.unpack(f"<{count}{code}", data)
 
     def number(self, code: str) -> int:
         return self.numbers(code, 1)[0]

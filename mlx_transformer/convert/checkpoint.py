@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mlx_transformer.convert import ctranslate2_file
+from mlx_transformer.convert import ctranslate2_file, marian_file
 from mlx_transformer.convert.npz_file import read_npz
 from mlx_transformer.convert.pickle_machine import Record
 from mlx_transformer.convert.safetensors_file import read_safetensors
-from mlx_transformer.convert.tensors import LazyTensor, Tensor
+from mlx_transformer.convert.tensors import LazyTensor, Storage, Tensor
 from mlx_transformer.convert.torch_file import read_torch
 from mlx_transformer.errors import InputError, naming
 from mlx_transformer.inputs.printable import shown
@@ -115,8 +115,9 @@ def _weights_in(directory: Path) -> Path:
             return directory / name
     suffixes = (".pt", ".pth", ".bin", ".npz", ".safetensors")
     candidates = sorted(p for p in directory.iterdir() if p.suffix in suffixes)
-    if len(candidates) == 1:
-        return candidates[0]
+    named = [p for p in candidates if p.name.startswith("model")]  # as all of Firefox's are
+    if len(found := named or candidates) == 1:
+        return found[0]
     listed = ", ".join(p.name for p in candidates[:5]) or "none"
     raise InputError(f"which file holds the weights? Name one (found here: {listed})")
 
@@ -134,6 +135,8 @@ def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
         start = file.read(16)
     if ctranslate2_file.is_model_bin(start):
         return ctranslate2_file.read_folder(path)
+    if marian_file.is_marian(start):
+        return marian_file.read_marian(Storage(path, path.stat().st_size, 0)), {}
     return _state_dict(read_torch(path))
 
 

@@ -81,7 +81,7 @@ def found(source: Source) -> dict[str, Line]:
         here = {key: source.tensors[key].shape[0] for key in keys if source.has(key)}
         return [with_extra_rows(k, value, size - n) if size > n else k for k, n in here.items()]
 
-    added = size - rows(source, TARGET_WORDS)
+    added = size - source.rows(*TARGET_WORDS)
     no_bias = [replace(ZEROS, extra=NEVER, extra_rows=added)] if added > 0 else []
     return {
         "source_words.weight": grown(SOURCE_WORDS),
@@ -97,21 +97,13 @@ def padding_id(source: Source) -> int:
     for word in PADDING:
         if word in ids[0] and ids[0][word] == ids[1].get(word):
             return ids[0][word]
-    return max(rows(source, SOURCE_WORDS), rows(source, TARGET_WORDS))
+    return max(source.rows(*SOURCE_WORDS), source.rows(*TARGET_WORDS))
 
 
 def word_ids(source: Source, side: str) -> dict[str, int]:
     listed = source.checkpoint.metadata[f"{side}_words"]
     assert isinstance(listed, list)
     return {word: i for i, word in enumerate(listed)}
-
-
-def rows(source: Source, keys: tuple[str, ...]) -> int:
-    """How many words the first of these matrices has"""
-    for key in keys:
-        if source.has(key) and source.tensors[key].shape:
-            return source.tensors[key].shape[0]
-    raise InputError(f"the model has no {keys[0]}")
 
 
 def settings(source: Source) -> dict[str, Any]:

@@ -49,6 +49,13 @@ class Source:
                 return key
         raise InputError(f"the checkpoint has no key {original!r}", options=["list"])
 
+    def rows(self, *keys: str) -> int:
+        """How many words the first of these matrices has."""
+        for key in keys:
+            if self.has(key) and self.tensors[key].shape:
+                return self.tensors[key].shape[0]
+        raise InputError(f"the checkpoint has no {' and no '.join(keys)}")
+
     def count_layers(self, pattern: str) -> int:
         """How many layers there are: `{i}` counts from 0, `{n}` from 1."""
         number = re.escape(pattern).replace(r"\{i\}", r"(\d+)").replace(r"\{n\}", r"(\d+)")

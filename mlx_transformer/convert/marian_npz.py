@@ -1,4 +1,4 @@
-"""Models of the Marian C++ toolkit, as they are (`model.npz`)."""
+"""Models of the Marian C++ toolkit, as they are (`.npz` and `.bin`), such as all of Firefox's."""
 
 import json
 import re
@@ -10,10 +10,19 @@ from typing import Any
 import numpy as np
 
 from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.mapping import Table, stack, transposed, under, with_extra_rows
+from mlx_transformer.convert.mapping import (
+    ZEROS,
+    Line,
+    Table,
+    stack,
+    transposed,
+    under,
+    with_extra_rows,
+)
 from mlx_transformer.convert.originals import plain_pass
 from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.untrusted import read_json
 
 CONFIG = "special:model.yml"
 # The bias of the padding word, which must never be the best one; it fits into a float16.
@@ -28,11 +37,11 @@ def linear(ours: str, *theirs: str) -> Table:
     }
 
 
-def norm(ours: str, theirs: str) -> Table:
+def norm(ours: str, *theirs: str) -> Table:
     """`_pre` is added to the names of norms that come before what they are named after."""
     return {
-        f"{ours}.weight": [f"{theirs}_ln_scale", f"{theirs}_ln_scale_pre"],
-        f"{ours}.bias": [f"{theirs}_ln_bias", f"{theirs}_ln_bias_pre"],
+        f"{ours}.{kind}": [f"{key}_ln_{name}{end}" for key in theirs for end in ("", "_pre")]
+        for kind, name in (("weight", "scale"), ("bias", "bias"))
     }
 
 
@@ -46,21 +55,18 @@ ENCODER_LAYER: Table = {
 }
 DECODER_LAYER: Table = {
     **ENCODER_LAYER,
+    # An SSRU in the place of self-attention.
+    "self_attention.input.weight": transposed("rnn_W"),
+    "self_attention.forget.weight": transposed("rnn_Wf"),
+    "self_attention.forget.bias": "rnn_bf",
+    **norm("self_attention_norm", "self_Wo", "rnn_ffn"),
     **linear("cross_attention.q", "context_?q"),
     **linear("cross_attention.kv", "context_?k", "context_?v"),
     **linear("cross_attention.out", "context_?o"),
     **norm("cross_attention_norm", "context_Wo"),
 }
 LAYERS = {"encoder": "encoder_l{n}_", "decoder": "decoder_l{n}_"}
-# Marian masks by length and has no word for padding: one is added after the last.
 TABLE: Table = {
-    "source_words.weight": [with_extra_rows("encoder_Wemb", 0), with_extra_rows("Wemb", 0)],
-    "target_words.weight": [with_extra_rows("decoder_Wemb", 0), with_extra_rows("Wemb", 0)],
-    "output.weight": [
-        with_extra_rows("decoder_ff_logit_out_Wt", 0),
-        replace(transposed("decoder_ff_logit_out_W"), extra=0),
-    ],
-    "output_bias": with_extra_rows("decoder_ff_logit_out_b", NEVER),
     "source_embedding.positions": "Wpos",
     "target_embedding.positions": "Wpos",
     **norm("source_embedding.norm", "encoder_emb"),
@@ -70,7 +76,31 @@ TABLE: Table = {
     **norm("encoder.norm", "encoder_top"),
     **norm("decoder.norm", "decoder_top"),
 }
-ACTIVATIONS = ("relu", "swish", "gelu")
+ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_sigmoid"}
+SOURCE_WORDS = ("encoder_Wemb", "Wemb")
+TARGET_WORDS = ("decoder_Wemb", "Wemb")
+
+
+def found(source: Source) -> dict[str, Line]:
+    """Marian masks by length and has no word for padding: both sides get one after all words."""
+    size = padding_id(source) + 1
+    more = [size - source.rows(*keys) for keys in (SOURCE_WORDS, TARGET_WORDS)]
+    return {
+        "source_words.weight": [with_extra_rows(key, 0, more[0]) for key in SOURCE_WORDS],
+        "target_words.weight": [with_extra_rows(key, 0, more[1]) for key in TARGET_WORDS],
+        "output.weight": [
+            with_extra_rows("decoder_ff_logit_out_Wt", 0, more[1]),
+            replace(transposed("decoder_ff_logit_out_W"), extra=0, extra_rows=more[1]),
+        ],
+        "output_bias": [
+            with_extra_rows("decoder_ff_logit_out_b", NEVER, more[1]),
+            replace(ZEROS, extra=NEVER, extra_rows=more[1]),
+        ],
+    }
+
+
+def padding_id(source: Source) -> int:
+    return max(source.rows(*SOURCE_WORDS), source.rows(*TARGET_WORDS))
 
 
 def settings(source: Source) -> dict[str, Any]:
@@ -79,8 +109,9 @@ def settings(source: Source) -> dict[str, Any]:
     return {
         "h": int(config.get("transformer-heads", "8")),
         "norm": "pre" if "n" in config.get("transformer-preprocess", "") else "post",
-        "norm_eps": 1e-9,
-        "activation": config.get("transformer-ffn-activation", "swish"),
+        "norm_eps": 1e-6,
+        "activation": ACTIVATIONS[config.get("transformer-ffn-activation", "swish")],
+        "decoder_cell": "ssru" if source.has("decoder_l1_rnn_W") else "self-attention",
         "position_layout": "halves",
         "position_divisor_minus_one": True,
         # Where positions are learned, word vectors are not scaled.
@@ -91,20 +122,22 @@ def settings(source: Source) -> dict[str, Any]:
     }
 
 
-def padding_id(source: Source) -> int:
-    words = next(key for key in ("encoder_Wemb", "Wemb") if source.has(key))
-    return source.tensors[words].shape[0]
-
-
 def _check_supported(config: Mapping[str, str]) -> None:
+    rnn = config.get("transformer-decoder-autoreg") == "rnn"
     for name, allowed in {
         "type": ("transformer",),
-        "transformer-decoder-autoreg": ("self-attention",),
+        "transformer-decoder-autoreg": ("self-attention", "rnn"),
+        "dec-cell": ("ssru",) if rnn else (config.get("dec-cell", ""),),
+        "layer-normalization": ("false",),
+        "right-left": ("false",),
+        "ulr": ("false",),
+        "lemma-dim-emb": ("0",),
         "transformer-no-projection": ("false",),
         "transformer-preprocess": ("", "d", "n", "nd"),
         "transformer-postprocess": ("dan", "an", "da", "a"),
         "transformer-postprocess-emb": ("", "d", "n", "nd"),
-        "transformer-ffn-activation": ACTIVATIONS,
+        "transformer-postprocess-top": ("", "d", "n", "nd", "dn"),
+        "transformer-ffn-activation": tuple(ACTIVATIONS),
         "transformer-ffn-depth": ("2",),
     }.items():
         value = config.get(name, allowed[0])
@@ -125,16 +158,36 @@ def config_of(source: Source) -> dict[str, str]:
 
 
 def vocabulary(source: Source) -> Mapping[str, Path | bytes]:
-    """SentencePiece models and a YAML vocabulary beside the file, or a SentencePiece vocabulary."""
+    """SentencePiece vocabularies, or SentencePiece models and a list of their pieces' ids."""
     folder = source.checkpoint.directory
-    if (folder / "vocab.spm").is_file():
-        return {"tokenizer.model": folder / "vocab.spm"}
-    files: dict[str, Path | bytes] = {n: folder / n for n in ("source.spm", "target.spm")}
-    lists = list(folder.glob("*vocab.yml"))
-    if len(lists) == 1:
-        ids = {**read_vocabulary(lists[0]), "<pad>": padding_id(source)}
-        files["vocab.json"] = json.dumps(ids, ensure_ascii=False).encode()
+    sides = [sorted(folder.glob(f"{side}vocab*.spm")) for side in ("src", "trg")]
+    shared, lists = sorted(folder.glob("vocab*.spm")), sorted(folder.glob("*vocab.yml"))
+    files: dict[str, Path | bytes] = {}
+    if len(shared) == 1:
+        files["tokenizer.model"] = shared[0]
+    elif all(len(side) == 1 for side in sides):
+        files |= {"source.model": sides[0][0], "target.model": sides[1][0]}
+    else:
+        files |= {name: folder / name for name in ("source.spm", "target.spm")}
+        if len(lists) == 1:
+            ids = {**read_vocabulary(lists[0]), "<pad>": padding_id(source)}
+            files["vocab.json"] = json.dumps(ids, ensure_ascii=False).encode()
+    if languages := languages_of(folder):
+        files["tokenizer_config.json"] = json.dumps(languages).encode()
     return files
+
+
+def languages_of(folder: Path) -> dict[str, str]:
+    """As Firefox says it: in a file, or in names such as `vocab.enpt.spm`."""
+    described = folder / "metadata.json"
+    said = read_json(described) if described.is_file() else {}
+    codes = [said.get(f"{side}Language") for side in ("source", "target")]
+    named = [re.search(r"\.([a-z]{2})-?([a-z]{2})\.", path.name) for path in folder.glob("*.*.*")]
+    found = {(match[1], match[2]) for match in named if match}
+    if not all(isinstance(code, str) for code in codes) and len(found) == 1:
+        codes = [*found.pop()]
+    sides = zip(("source_lang", "target_lang"), codes, strict=True)
+    return {side: code for side, code in sides if isinstance(code, str)}
 
 
 def read_vocabulary(path: Path) -> dict[str, int]:
@@ -156,6 +209,9 @@ def read_vocabulary(path: Path) -> dict[str, int]:
 TIDY_NAMES = (
     (r"decoder_ff_logit_out_Wt?", "decoder_ff_logit_out.weight"),
     (r"decoder_ff_logit_out_b", "decoder_ff_logit_out.bias"),
+    (r"(.+_rnn)_W", r"\1_input.weight"),
+    (r"(.+_rnn)_Wf", r"\1_forget.weight"),
+    (r"(.+_rnn)_bf", r"\1_forget.bias"),
     (r"(.+_)W([qkvo12])", r"\1\2.weight"),
     (r"(.+_)b([qkvo12])", r"\1\2.bias"),
     (r"(.+_ln)_scale(_pre)?", r"\1.weight"),
@@ -183,10 +239,11 @@ TENSOR_NAMES = TensorNames(
     layers=("encoder_l{n}_", "decoder_l{n}_"),
     attentions=("self_", "context_"),
     projections=("q", "k", "v", "o"),
+    recurrence=("rnn_input", "rnn_forget"),
     feed_forward=("ffn_1", "ffn_2"),
     norms=(
         ["self_Wo_ln", "ffn_ffn_ln"],
-        ["self_Wo_ln", "context_Wo_ln", "ffn_ffn_ln"],
+        ["self_Wo_ln|rnn_ffn_ln", "context_Wo_ln", "ffn_ffn_ln"],
     ),
     final_norms=("encoder_top_ln", "decoder_top_ln"),
     output="decoder_ff_logit_out",
@@ -200,6 +257,7 @@ FAMILY = Family(
     table=TABLE,
     settings=settings,
     original=plain_pass("marian-npz", TENSOR_NAMES),
-    ignored=(CONFIG,),
+    found=found,
+    ignored=(CONFIG, r".*_QuantMultA"),  # how a processor rounds what it multiplies
     vocabulary=vocabulary,
 )

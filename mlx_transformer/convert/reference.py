@@ -57,7 +57,8 @@ class Reference:
     def embed(self, side: int, ids: Tensor) -> Tensor:
         words = self.find(self.names.words[side])
         assert words is not None
-        x = F.pad(words, (0, 0, 0, 1))[ids]  # a zero behind the last word, where padding may be
+        size = (self.config.vocab_size, self.config.target_size)[side]
+        x = F.pad(words, (0, 0, 0, size - len(words)))[ids]  # zeros for words added for padding
         if self.config.scale_embedding:
             x = x * math.sqrt(self.config.d_model)
         if side == 1 and self.config.start_id is None:
@@ -85,6 +86,8 @@ class Reference:
                 attended, self.names.attentions, norms, strict=False
             ):
                 run = partial(self.attend, layer + attention, memory, mask)
+                if side == 1 and memory is None and self.config.decoder_cell == "ssru":
+                    run = partial(self.recur, layer)
                 x = self.residual(layer, norm, x, run)
             x = self.residual(layer, last, x, partial(self.feed_forward, layer))
         return self.norm(self.names.final_norms[side], x)
@@ -107,6 +110,14 @@ class Reference:
         scores = queries @ keys.transpose(-1, -2) / math.sqrt(queries.shape[-1])
         weights = scores.masked_fill(~mask, -math.inf).softmax(dim=-1)
         return self.linear(out, (weights @ values).transpose(1, 2).flatten(2))
+
+    def recur(self, layer: str, x: Tensor) -> Tensor:
+        """An SSRU, position by position"""
+        w, w_f = (self.linear(layer + name, x) for name in self.names.recurrence)
+        cells = [torch.zeros_like(w[:, 0])]
+        for forget, taken in zip(w_f.sigmoid().unbind(1), w.unbind(1), strict=True):
+            cells.append(forget * cells[-1] + (1 - forget) * taken)
+        return torch.stack(cells[1:], dim=1).relu()
 
     def feed_forward(self, layer: str, x: Tensor) -> Tensor:
         w_1, w_2 = (layer + name for name in self.names.feed_forward)

@@ -30,6 +30,7 @@ class TensorNames:
     embedding_norms: tuple[str, str] = ("", "")
     final_norms: tuple[str, str] = ("", "")
     first_position: int = 0
+    recurrence: tuple[str, str] = ("", "")  # W and W_f of an SSRU, in a layer
     unbiased_norm: bool = False  # (x - mean) / (unbiased deviation + epsilon)
     # Gives weights (out,in) and biases (n,) names that end in `.weight` and `.bias`.
     tidy: Tidy = _as_they_are

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 import mlx.core as mx
 import numpy as np
+from mlx.utils import tree_map
 
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
-from mlx_transformer.decoding.cache import empty_slots, grow
+from mlx_transformer.decoding.cache import empty_slots, grow, with_room
 from mlx_transformer.decoding.choose import NONE, Hypotheses, StepInputs
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Caches, Memory, SearchStep
@@ -165,7 +166,7 @@ class SearchBatch:
         more = round_up(self._t // 2, COARSE)
         slots = more * self._step.options.width
         self._step.model.target_embedding.reserve(self._t + more)
-        self._caches = [(grow(k, 2, slots), grow(v, 2, slots)) for k, v in self._caches]
+        self._caches = [with_room(layer, slots) for layer in self._caches]
         longer = {
             name: grow(getattr(self.hyps, name), 2, more, NONE)
             for name in ("words", "slots", "final_words")
@@ -193,7 +194,7 @@ class SearchBatch:
         mask = self._memory.mask
         layers = [(k[kept], v[kept]) for k, v in self._memory.layers]
         self._memory = Memory(layers, None if mask is None else mask[kept])
-        self._caches = [(k[kept], v[kept]) for k, v in self._caches]
+        self._caches = tree_map(lambda x: x[kept], self._caches)
 
     def _store(self, rows: np.ndarray) -> None:
         scores, words = np.array(self.hyps.final_scores), np.array(self.hyps.final_words)

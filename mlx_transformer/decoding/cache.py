@@ -4,12 +4,18 @@ A hypothesis changes its ancestors whenever the beam reorders. Moving its keys a
 would copy the whole cache in every step. They stay where they were written instead: position t
 of hypothesis j in slot t*K + j. Each hypothesis knows the slots of its own past, and a mask hides
 the others. K hypotheses then read one block of keys as K queries, as in cross-attention.
+
+A recurrent layer keeps cells instead, of the newest position only: hypothesis j goes on from those
+in the slot of its past.
 """
+
+from collections.abc import Sequence
 
 import mlx.core as mx
 
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
+from mlx_transformer.decoding.choose import rows
 from mlx_transformer.model import KeysValues, Mask, attend
 
 
@@ -47,6 +53,50 @@ class SlotCache:
         return out
 
 
+class CellCache:
+    """A recurrent layer's cells during one step: a `Cache` and `Cells` of the model."""
+
+    visible = None
+
+    def __init__(self, slots: tuple[mx.array], parents: mx.array):
+        """slots ((B,K,d),), parents (B,Q): the slot that each hypothesis goes on from"""
+        self.slots = slots
+        self._parents = parents
+
+    @property
+    def positions(self) -> mx.array:
+        """(1,), no key stands anywhere"""
+        return mx.zeros((1,), mx.int32)
+
+    def recur(self, forget: mx.array, taken: mx.array) -> mx.array:
+        """(B,Q,d) -> (B,Q,d)"""
+        (cells,) = self.slots
+        new = forget * rows(cells, self._parents) + taken
+        self.slots = (mx.slice_update(cells, new, mx.array([0]), axes=(1,)),)
+        return new
+
+
+LayerSlots = KeysValues | tuple[mx.array]  # keys and values, or cells
+
+
+def layer_caches(
+    caches: Sequence[LayerSlots], slots: mx.array, t: mx.array, reach: int, Q: int, *, alone: bool
+) -> Sequence[SlotCache | CellCache]:
+    """What each layer reads and writes at position t, given the slots (B,K,T) of each hypothesis.
+
+    `alone`: there is nothing to hide from a single hypothesis.
+    """
+    K = slots.shape[1]
+    visible = None if alone else visible_slots(slots[:, :Q], K, reach)
+    parents = mx.take(slots[:, :Q], mx.maximum(t - 1, 0), axis=2)
+    return [
+        CellCache(layer, parents)
+        if len(layer) == 1
+        else SlotCache(layer, (t * K)[None], reach, K, visible)
+        for layer in caches
+    ]
+
+
 def visible_slots(slots: mx.array, K: int, reach: int) -> mx.array:
     """Which of K slots each of Q hypotheses owns at a position (B,Q,T), of the first `reach`
     positions -> (B,1,Q,reach*K), true at those"""
@@ -54,14 +104,23 @@ def visible_slots(slots: mx.array, K: int, reach: int) -> mx.array:
     return (slots[:, :, :reach, None] == mx.arange(K)).reshape(B, 1, Q, reach * K)
 
 
-def empty_slots(config: ModelConfig, B: int, K: int, T: int, dtype: mx.Dtype) -> list[KeysValues]:
+def empty_slots(config: ModelConfig, B: int, K: int, T: int, dtype: mx.Dtype) -> list[LayerSlots]:
     """By layer, room for T positions"""
+    if config.decoder_cell == "ssru":
+        return [(mx.zeros((B, K, config.d_model), dtype),) for _ in range(config.decoder_layers)]
     d_k, d_v = config.head_sizes
     room = (B, config.h, T * K)
     return [
         (mx.zeros((*room, d_k), dtype), mx.zeros((*room, d_v), dtype))
         for _ in range(config.decoder_layers)
     ]
+
+
+def with_room(slots: LayerSlots, more: int) -> LayerSlots:
+    """With so many slots more; cells need none."""
+    if len(slots) == 1:
+        return slots
+    return grow(slots[0], 2, more), grow(slots[1], 2, more)
 
 
 def grow(x: mx.array, axis: int, by: int, fill: int = 0) -> mx.array:

@@ -11,13 +11,13 @@ import numpy as np
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
-from mlx_transformer.decoding.cache import SlotCache, visible_slots
+from mlx_transformer.decoding.cache import LayerSlots, layer_caches
 from mlx_transformer.decoding.choose import Hypotheses, StepInputs
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import KeysValues, Transformer
 
-Caches = list[KeysValues]  # by decoder layer
+Caches = list[LayerSlots]  # by decoder layer
 
 
 class Memory(NamedTuple):
@@ -64,8 +64,7 @@ class SearchStep:
         hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t, Q))
         # A single hypothesis sees its whole past, and uncompiled nothing reaches beyond.
         alone = K == 1 and not self.compiled
-        visible = None if alone else visible_slots(hyps.slots[:, :Q], K, reach)
-        layers = [SlotCache(slots, (now.t * K)[None], reach, K, visible) for slots in caches]
+        layers = layer_caches(caches, hyps.slots, now.t, reach, Q, alone=alone)
         hidden = self.model.decode(
             hyps.tokens[:, :Q],
             memory.layers,

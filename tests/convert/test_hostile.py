@@ -26,6 +26,7 @@ import torch
 
 from tests.convert.hostile_pickles import STORAGE, call, payloads, tensor, text
 from tests.ctranslate2_models import write_model
+from tests.marian_models import student, write_bin
 
 RUNNER = Path(__file__).parent / "hostile_runner.py"
 MAGIC = b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.\x80\x02}."
@@ -133,6 +134,8 @@ def good_bytes(form: str) -> bytes:
         return safetensors.numpy.save({name: values.numpy() for name, values in state.items()})
     if form == "argos":
         return argos_bytes()
+    if form == "marian":
+        return marian_bytes()
     if form in ("npz", "compressed npz"):
         save = np.savez if form == "npz" else np.savez_compressed
         save(buffer, **{name: values.numpy() for name, values in state.items()})
@@ -155,6 +158,12 @@ def argos_bytes() -> bytes:
     return buffer.getvalue()
 
 
+@cache
+def marian_bytes() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        return write_bin(Path(folder) / "model.bin", student(), "intgemm8").read_bytes()
+
+
 SUFFIXES = {
     "zip": ".pt",
     "legacy": ".pt",
@@ -162,6 +171,7 @@ SUFFIXES = {
     "npz": ".npz",
     "compressed npz": ".npz",
     "argos": ".argosmodel",
+    "marian": ".bin",
 }
 
 

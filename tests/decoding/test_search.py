@@ -53,6 +53,7 @@ def random_case(seed: int) -> tuple[Transformer, list[list[int]], SearchOptions]
         norm=str(r.choice(["post", "pre"])),
         start_id=[1, 2, None][r.integers(3)],
         tied_output=bool(r.integers(2)),
+        decoder_cell=["self-attention", "ssru"][seed % 2],
     )
     beam = int(r.integers(2, 6))
     options = SearchOptions(

@@ -150,6 +150,7 @@ def older(data: bytes, version: int) -> bytes:
     return b"".join([*parts, data[position:] if version >= 3 else b""])
 
 
+@pytest.mark.slow
 def test_it_verifies(tmp_path: Path) -> None:
     directory = write_model(tmp_path / "ct2", pre_norm=False, no_final_norm=True)
     convert(directory, tmp_path / "ours")

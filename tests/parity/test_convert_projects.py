@@ -360,7 +360,7 @@ def marian_logits(state, *, pre_norm: bool):
 
     def layer_norm(name, x, suffix=suffix):
         scale, bias = (state[f"{name}_ln_{kind}{suffix}"][0] for kind in ("scale", "bias"))
-        return F.layer_norm(x, (D,), scale, bias, 1e-9)
+        return F.layer_norm(x, (D,), scale, bias, 1e-6)
 
     def residual(x, name, sublayer):
         return x + sublayer(layer_norm(name, x)) if pre_norm else layer_norm(name, x + sublayer(x))
@@ -390,9 +390,10 @@ def marian_logits(state, *, pre_norm: bool):
         return layer_norm(f"{stack}_top", x, "") if pre_norm else x
 
     def logits(source, target):
-        pad_id = len(embedding("encoder"))  # Marian has none: masked by length there
+        # Marian has none: masked by length there.
+        pad_id = max(len(embedding(stack)) for stack in ("encoder", "decoder"))
         words, causal = masks(source, target, pad_id)
-        padded = torch.cat([embedding("encoder"), torch.zeros(1, D)])
+        padded = torch.cat([embedding("encoder"), torch.zeros(pad_id + 1, D)])
         x = padded[source] * math.sqrt(D) + table[: source.shape[1]]
         parts = (residual, attend, feed_forward)
         memory = finish(
@@ -434,6 +435,7 @@ type: transformer
     assert report.family == "marian-npz"
     model = assert_equal_models(tmp_path / "out", marian_logits(state, pre_norm=pre_norm))
     assert model.config.start_id is None
-    assert model.config.pad_id == V
+    pad_id = V if tied_all else max(V, TARGET_V)  # beyond the words of both sides
+    assert model.config.pad_id == pad_id
     vocab = json.loads((tmp_path / "out" / "vocab.json").read_text())
-    assert vocab == {"</s>": 0, "a": 1, '"': 2, "<pad>": V}
+    assert vocab == {"</s>": 0, "a": 1, '"': 2, "<pad>": pad_id}
