@@ -8,8 +8,9 @@ from mlx_transformer.cpu import startup
 if TYPE_CHECKING:
     from mlx_transformer.config import ModelConfig
     from mlx_transformer.decoding.options import SearchOptions
-    from mlx_transformer.decoding.translator import Translation, Translator, load
+    from mlx_transformer.decoding.translator import Translation, Translator
     from mlx_transformer.errors import InputError
+    from mlx_transformer.hub import load
     from mlx_transformer.model import Transformer
 
 __version__ = "0.1.0"
@@ -34,7 +35,7 @@ _HOMES = {
     "Transformer": "mlx_transformer.model",
     "Translation": "mlx_transformer.decoding.translator",
     "Translator": "mlx_transformer.decoding.translator",
-    "load": "mlx_transformer.decoding.translator",
+    "load": "mlx_transformer.hub",
 }
 
 

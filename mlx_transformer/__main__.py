@@ -24,6 +24,7 @@ VERBS = {
     "score": "log-probability and perplexity of given translations",
     "attention": "draw what a model attends to",
     "plot": "draw training curves, schedules and the position table",
+    "models": "list the models in the cache, or remove one",
     "info": "show the configuration and size of a preset or a model",
     "bench": "measure training and translation speed on this machine",
 }

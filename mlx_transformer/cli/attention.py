@@ -6,8 +6,9 @@ from itertools import chain
 from pathlib import Path
 
 from mlx_transformer.cli.lines import standard_input
+from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
 from mlx_transformer.cli.output import show
-from mlx_transformer.cli.searching import add_model_flags, load_translator, notes
+from mlx_transformer.cli.searching import notes
 from mlx_transformer.decoding.alignment import join_attention
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
@@ -35,6 +36,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "text", metavar="TEXT", help="a sentence to translate; - reads standard input"
     )
     add_model_flags(parser)
+    add_language_flags(parser)
     parser.add_argument(
         "--out", metavar="FILE", required=True, type=Path, help="an .html, .png or .svg file"
     )
@@ -67,7 +69,7 @@ def run(args: argparse.Namespace) -> None:
     text = standard_input().read().strip() if args.text == "-" else args.text
     if not text.strip():
         raise InputError("there is no text to translate")
-    translator = load_translator(args.model, args.dtype)
+    translator = open_translator(args)
     with notes():
         if args.target is None:
             attention = attend(translator, text)

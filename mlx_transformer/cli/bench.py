@@ -12,6 +12,7 @@ from tempfile import TemporaryDirectory
 from tqdm import tqdm
 
 from mlx_transformer.benchmark import STAGES, Rate, Speed, machine, measure
+from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import note, show, to_json
 from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.inputs.printable import printable
@@ -44,8 +45,9 @@ def run(args: argparse.Namespace) -> None:
     configs = {name: preset(name, vocab_size=VOCABULARY) for name in args.presets}
     with _progress(1 if args.model else len(configs)) as tell:
         if args.model:
-            load_model(args.model)  # what is wrong with it is said before anything is measured
-            speeds = [measure(args.model.name, args.model, lambda stage: tell("model", stage))]
+            directory = model_directory(args.model)
+            load_model(directory)  # what is wrong with it is said before anything is measured
+            speeds = [measure(directory.name, directory, lambda stage: tell("model", stage))]
         else:
             speeds = [_measure_preset(name, config, tell) for name, config in configs.items()]
     if args.json:

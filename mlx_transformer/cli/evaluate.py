@@ -4,13 +4,12 @@ import argparse
 from typing import Any
 
 from mlx_transformer.cli.lines import Lines
+from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
 from mlx_transformer.cli.output import show, tell, to_json
 from mlx_transformer.cli.searching import (
     Meter,
     ProgressBar,
-    add_model_flags,
     add_search_flags,
-    load_translator,
     notes,
     options_of,
 )
@@ -34,6 +33,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hypothesis", metavar="FILE", help="translations instead of a model's")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_model_flags(parser)
+    add_language_flags(parser)
     add_search_flags(parser)
 
 
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> None:
 
 def translate(args: argparse.Namespace, lines: list[str]) -> tuple[list[str], float]:
     """Translations, and the seconds they took with the model loaded"""
-    translator = load_translator(args.model, args.dtype)
+    translator = open_translator(args)
     options = options_of(args, translator.defaults)
     meter = Meter()
     translations = []

@@ -3,6 +3,7 @@
 import argparse
 from pathlib import Path
 
+from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show, tell
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export_marian import export_marian, has_sentencepiece
@@ -23,7 +24,7 @@ Write a model for other frameworks, in float32.
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = DESCRIPTION
     parser.epilog = "example: mlx-transformer export weights/en-de exported --format marian"
-    parser.add_argument("model", metavar="MODEL", type=Path, help="a model directory")
+    parser.add_argument("model", metavar="MODEL", type=Path, help="a model, by any name")
     parser.add_argument("out", metavar="OUT", type=Path, help="a directory to make")
     parser.add_argument("--format", choices=["marian", "torch"], required=True)
 
@@ -31,12 +32,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.out.exists():
         raise InputError(f"{args.out} exists: name a directory to make")
-    model = load_model(args.model)
+    directory = model_directory(args.model)
+    model = load_model(directory)
     with built_aside(args.out) as aside:
         if args.format == "torch":
             export_torch(model, aside)
         else:
-            export_marian(model, _sentencepiece_tokenizer(args.model, model.config), aside)
+            export_marian(model, _sentencepiece_tokenizer(directory, model.config), aside)
     show(args.out)
 
 

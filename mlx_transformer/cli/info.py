@@ -4,11 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show, to_json
 from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.decoding.options import differing, model_options
 from mlx_transformer.errors import InputError
+from mlx_transformer.hub import languages_of
 from mlx_transformer.storage import count_parameters, load_model, named_parameters
+from mlx_transformer.tokenizer.languages import language_name
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -17,16 +20,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "example: mlx-transformer info base --vocab-size 37000 --json\n"
         f"presets: {', '.join(PRESETS)}"
     )
-    parser.add_argument("model", metavar="PRESET|DIR", help="a preset, or a model directory")
+    parser.add_argument("model", metavar="PRESET|MODEL", help="a preset, or a model by any name")
     parser.add_argument("--vocab-size", type=int, metavar="N", help="a preset's vocabulary size")
+    parser.add_argument("--languages", action="store_true", help="list the languages of a model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
 
 
 def run(args: argparse.Namespace) -> None:
+    if args.languages:
+        return _show_languages(model_directory(Path(args.model)), args.json)
     facts = _facts(args.model, args.vocab_size)
     if args.json:
         show(to_json(facts, indent=2))
-        return
+        return None
     for name, value in facts["config"].items():
         show(f"{name:28} {'-' if value is None else value}")
     for name, value in facts.get("generation", {}).items():
@@ -34,13 +40,27 @@ def run(args: argparse.Namespace) -> None:
     show(f"\n{'parameters':28} {facts['parameters']:,}")
     if "megabytes" in facts:
         show(f"{'dtype':28} {facts['dtype']}\n{'megabytes':28} {facts['megabytes']}")
+    return None
+
+
+def _show_languages(directory: Path, as_json: bool) -> None:
+    """code, name and where it can stand, one a line"""
+    sources, targets = languages_of(directory)
+    if as_json:
+        show(to_json({"sources": sources, "targets": targets}))
+        return
+    if not targets:
+        raise InputError(f"{directory} does not say its languages")
+    for code in dict.fromkeys([*sources, *targets]):
+        where = [word for word, codes in (("from", sources), ("to", targets)) if code in codes]
+        show(f"{code:12} {language_name(code):32} {' '.join(where)}")
 
 
 def _facts(name: str, vocab_size: int | None) -> dict[str, Any]:
-    if name not in PRESETS and Path(name).is_dir():
+    if name not in PRESETS and (directory := model_directory(Path(name))).is_dir():
         if vocab_size is not None:
             raise InputError(f"--vocab-size is for presets; the vocabulary of {name} is fixed")
-        return _facts_of_directory(Path(name))
+        return _facts_of_directory(directory)
     config = preset(name, **({} if vocab_size is None else {"vocab_size": vocab_size}))
     return {"config": config.to_dict(), "parameters": count_parameters(config)}
 

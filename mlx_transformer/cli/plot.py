@@ -6,6 +6,7 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show
 from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.errors import InputError
@@ -78,8 +79,8 @@ def schedule(name: str) -> tuple[np.ndarray, np.ndarray]:
 def positions(name: str) -> dict[str, np.ndarray]:
     """Tables (positions, d_model) by title: one for both stacks, or one each if learned."""
     model = None
-    if name not in PRESETS and Path(name).is_dir():
-        model = load_model(Path(name), mx.float32)
+    if name not in PRESETS and (directory := model_directory(Path(name))).is_dir():
+        model = load_model(directory, mx.float32)
     config = model.config if model else preset(name)
     rows = slice(config.position_offset, config.position_offset + POSITIONS)
     if config.positions == "sinusoidal":

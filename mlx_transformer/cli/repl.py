@@ -1,7 +1,7 @@
 """The prompt: type a text, see its translation grow. Lines with a leading colon are commands."""
 
+import argparse
 import os
-import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -21,14 +21,17 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
 from mlx_transformer.cli.attention_map import attention_map
+from mlx_transformer.cli.opening import load_translator, open_translator, reverse_model
 from mlx_transformer.cli.output import show
-from mlx_transformer.cli.searching import load_translator, notes
+from mlx_transformer.cli.searching import notes
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.sentences import split_sentences
+from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.checks import nearest
 from mlx_transformer.inputs.printable import printable
 from mlx_transformer.storage import default_model
+from mlx_transformer.tokenizer.languages import language_name
 
 HELP = """\
 :help             this list
@@ -39,8 +42,11 @@ HELP = """\
 :temperature T    below 1 bolder guesses are rarer              (now {temperature})
 :top-k K          draw among the K most probable words          (now {top_k})
 :top-p P          draw among the top P of probability           (now {top_p})
-:model DIR        load another model                            (now {model})
-:reverse          the model of the other direction, if it lies beside this one
+:model MODEL      load another model: a directory or a hub name (now {model})
+:from LANGUAGE    of the text, where the model knows several    (now {source})
+:to LANGUAGE      to translate into                             (now {target})
+:languages        which ones the model knows
+:reverse          the other direction: of the languages, or the model beside this one
 :attention        what the last sentence attended to
 :attention FILE   the same of the whole text, as a picture (.png .svg .html)
 :score [TEXT]     how probable TEXT, or else what was written, is as a translation of the last text
@@ -55,24 +61,18 @@ TAKE_PATHS = (":model", ":attention")
 
 
 class Repl:
-    def __init__(
-        self,
-        model: Path | None,
-        dtype: str | None,
-        options: Callable[[SearchOptions], SearchOptions],
-    ):
+    def __init__(self, args: argparse.Namespace, options: Callable[[SearchOptions], SearchOptions]):
         """`options` are the user's wishes, put over a model's own options."""
-        self._dtype = dtype
+        self._dtype = args.dtype
         self._options_over = options
         self._changes: dict[str, Any] = {}  # made at the prompt
         self._timed = False
         self._text = ""  # the last that was translated
         self._written = ""  # its translation
-        self._load(model or default_model())
+        self._take(args.model or default_model(), open_translator(args, checked=False))
 
-    def _load(self, model: Path) -> None:
-        self._translator = load_translator(model, self._dtype)
-        self._model = model
+    def _take(self, model: Path, translator: Translator) -> None:
+        self._model, self._translator = model, translator
         options = self._options_over(self._translator.defaults)
         self._options = replace(options, **self._changes)
 
@@ -145,6 +145,9 @@ class Repl:
             ":top-k": lambda value: self._draw(top_k=number(int, value, ":top-k 10")),
             ":top-p": lambda value: self._draw(top_p=number(float, value, ":top-p 0.9")),
             ":model": self._set_model,
+            ":from": lambda value: self._set_languages(value or None, self._languages[1]),
+            ":to": lambda value: self._set_languages(self._languages[0], value or None),
+            ":languages": lambda _: self._show_languages(),
             ":reverse": lambda _: self._reverse(),
             ":attention": self._attention,
             ":score": self._score,
@@ -173,6 +176,8 @@ class Repl:
                 top_k="all" if now.top_k is None else now.top_k,
                 top_p=now.top_p,
                 model=self._model,
+                source=self._languages[0] or "-",
+                target=self._languages[1] or "-",
                 time=on_off(self._timed),
             )
         )
@@ -199,19 +204,35 @@ class Repl:
 
     def _set_model(self, directory: str) -> None:
         if not directory:
-            raise InputError("name a model directory, as in :model weights/en-de")
-        self._load(Path(directory).expanduser())
+            raise InputError("name a model, as in :model weights/en-de")
+        model = Path(directory).expanduser()
+        self._take(model, load_translator(model, self._dtype))
         show(self._model)
 
+    @property
+    def _languages(self) -> tuple[str | None, str | None]:
+        tokenizer = self._translator.tokenizer
+        return tokenizer.source_language, tokenizer.target_language
+
+    def _set_languages(self, source: str | None, target: str | None) -> None:
+        self._translator = self._translator.between(source, target)
+        show(" to ".join(language or "-" for language in self._languages))
+
+    def _show_languages(self) -> None:
+        tags = self._translator.tokenizer.tags
+        if not tags.targets:
+            raise InputError("the model does not say its languages")
+        for word, codes in (("from", tags.sources), ("to", tags.targets)):
+            named = [f"{code} {language_name(code)}" for code in codes]
+            if named:
+                show(f"{word}: {', '.join(named)}")
+
     def _reverse(self) -> None:
-        name = self._model.resolve().name
-        languages = re.match(r"([a-z]{2,3})-([a-z]{2,3})(?![a-z])", name)
-        if languages is None:
-            raise InputError(f"{name} does not say its languages, as en-de does: use :model DIR")
-        reverse = f"{languages[2]}-{languages[1]}{name[languages.end() :]}"
-        if not (self._model.resolve().parent / reverse).is_dir():
-            raise InputError(f"there is no model {reverse} beside {self._model}")
-        self._set_model(str(self._model.resolve().parent / reverse))
+        source, target = self._languages
+        if source is not None or target is not None:
+            self._set_languages(target, source)
+        else:
+            self._set_model(str(reverse_model(self._model)))
 
     def _attention(self, file: str) -> None:
         if not self._text:

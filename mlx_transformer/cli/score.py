@@ -6,8 +6,8 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from mlx_transformer.cli.lines import Lines
+from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
 from mlx_transformer.cli.output import show, to_json
-from mlx_transformer.cli.searching import add_model_flags, load_translator
 from mlx_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -30,11 +30,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--target", metavar="FILE", help="their translations, one a line")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     add_model_flags(parser)
+    add_language_flags(parser)
 
 
 def run(args: argparse.Namespace) -> None:
     sources, targets = pairs(args)
-    scores = load_translator(args.model, args.dtype).score(sources, targets)
+    scores = open_translator(args).score(sources, targets)
     total = reduce(add, scores)
     if args.json:
         show(to_json({"pairs": [*map(as_object, scores)], "total": as_object(total)}))

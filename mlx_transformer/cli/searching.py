@@ -1,4 +1,4 @@
-"""What the verbs that translate share: the model to load, and the flags of the search."""
+"""What the verbs that translate share: the flags of the search, and how it goes."""
 
 import argparse
 import sys
@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tqdm import tqdm
@@ -17,21 +16,9 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 
 if TYPE_CHECKING:
-    from mlx_transformer.decoding.translator import Translation, Translator
+    from mlx_transformer.decoding.translator import Translation
 
-DTYPES = ("float32", "float16", "bfloat16")
 _DEFAULTS = SearchOptions()
-
-
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--model", metavar="DIR", type=Path, help="model directory (default: the one that ships)"
-    )
-    parser.add_argument(
-        "--dtype",
-        choices=DTYPES,
-        help="compute in this type (default: as stored; on a CPU float32)",
-    )
 
 
 def add_search_flags(parser: argparse.ArgumentParser) -> None:
@@ -81,14 +68,6 @@ def options_of(args: argparse.Namespace, defaults: SearchOptions) -> SearchOptio
         if "beam" not in given:
             given["beam"] = max(defaults.beam, given.get("nbest", 1))
     return replace(defaults, **given)
-
-
-def load_translator(model: Path | None, dtype: str | None = None) -> "Translator":
-    import mlx.core as mx
-
-    from mlx_transformer.decoding.translator import load
-
-    return load(model, getattr(mx, dtype) if dtype else None)
 
 
 @contextmanager

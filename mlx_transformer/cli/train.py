@@ -8,7 +8,7 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from mlx_transformer.cli.output import show
+from mlx_transformer.cli.output import show, tell
 from mlx_transformer.errors import InputError
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ examples:
   mlx-transformer train my-recipe.toml --out runs/mine --set training.max_steps=5000
   mlx-transformer train --resume runs/mine
   mlx-transformer train --resume runs/mine --set training.max_steps=20000
-  mlx-transformer train my-recipe.toml --from weights/en-de --out runs/tuned
+  mlx-transformer train my-recipe.toml --start weights/en-de --out runs/tuned
   mlx.launch -n 2 mlx-transformer train numbers --out runs/numbers    (two processes)
 
 Ctrl-C or SIGTERM saves and stops; a second Ctrl-C quits at once. The model, an average of the last
@@ -41,12 +41,12 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="RUN", help="directory of the new run")
     parser.add_argument("--resume", type=Path, metavar="RUN", help="go on with this run")
     parser.add_argument(
-        "--from",
-        dest="start",
+        "--start",
         type=Path,
         metavar="MODEL",
-        help="fine-tune this model, with its own tokenizer",
+        help="fine-tune this model (a directory, or a hub name), with its own tokenizer",
     )
+    parser.add_argument("--from", dest="old_start", type=Path, help=argparse.SUPPRESS)
     parser.add_argument(
         "--set",
         action="append",
@@ -60,6 +60,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     from mlx_transformer.recipes import load_recipe
 
+    if args.old_start is not None:
+        tell("--from is called --start here now")
+        args.start = args.old_start
     recipe = None
     if args.resume is None:
         if args.recipe is None or args.out is None:
@@ -74,6 +77,7 @@ def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
     import mlx.core as mx
 
     from mlx_transformer.cli.console import Console
+    from mlx_transformer.cli.opening import model_directory
     from mlx_transformer.training.run import Run, train
 
     group = mx.distributed.init()
@@ -84,7 +88,7 @@ def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
         run = (
             Run.open(path, args.overrides)
             if recipe is None
-            else Run.create(path, recipe, args.start)
+            else Run.create(path, recipe, args.start and model_directory(args.start))
         )
         console.prepared(run.prepare(console.preparing))
     mx.eval(mx.distributed.all_sum(mx.zeros(1), group=group))  # the others wait for the data

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from mlx_transformer.cli.lines import STDIN, Lines, standard_input
+from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
 from mlx_transformer.cli.output import tell, to_json
 from mlx_transformer.cli.searching import (
     Meter,
     ProgressBar,
-    add_model_flags,
     add_search_flags,
-    load_translator,
     notes,
     options_of,
 )
@@ -33,6 +32,8 @@ examples:
   mlx-transformer translate --input news.en --output news.de --beam 4
   mlx-transformer translate < news.en > news.de
   mlx-transformer translate --sample --temperature 0.8 --seed 7 "Once upon a time"
+  mlx-transformer translate --model facebook/nllb-200-distilled-600M --to French "Good morning."
+  mlx-transformer translate --model Helsinki-NLP/opus-mt-en-de --reverse "Guten Morgen."
   mlx-transformer translate                    (a prompt; :help lists its commands)
 
 Every line gives one line. With --nbest each gives several, as: LINE ||| TRANSLATION ||| SCORE
@@ -49,6 +50,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="one object a line, with scores and word alignment"
     )
     add_model_flags(parser)
+    add_language_flags(parser)
     add_search_flags(parser)
 
 
@@ -60,10 +62,10 @@ def run(args: argparse.Namespace) -> None:
         if standard_input().isatty() and args.output is None and not args.json:
             from mlx_transformer.cli.repl import Repl
 
-            return Repl(args.model, args.dtype, partial(options_of, args)).run()
+            return Repl(args, partial(options_of, args)).run()
         source = STDIN
     check_files(source, args.output)
-    translator = load_translator(args.model, args.dtype)
+    translator = open_translator(args)
     options = options_of(args, translator.defaults)
     with output(args.output) as out:
         if source is None:

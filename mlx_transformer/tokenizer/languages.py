@@ -53,11 +53,13 @@ def language_name(code: str) -> str:
 
 
 def pair_of(name: str) -> tuple[str, str] | None:
-    """The languages that the name of a model says: `opus-mt-en-de` and `en-de-8bit` do."""
-    for found in re.finditer(r"(?<![a-z])(?=([a-z]{2,3})-([a-z]{2,3})(?![a-z]))", name):
-        if found[1] in _rows() and found[2] in _rows():
-            return found[1], found[2]
-    return None
+    """The languages that the name of a model says: `opus-mt-en-de` and `en-de-8bit` do.
+
+    The last pair counts: mt is Maltese, too.
+    """
+    words = re.finditer(r"(?<![a-z])(?=([a-z]{2,3})-([a-z]{2,3})(?![a-z]))", name)
+    pairs = [(word[1], word[2]) for word in words if word[1] in _rows() and word[2] in _rows()]
+    return pairs[-1] if pairs else None
 
 
 def _same_language(language: str, codes: Sequence[str]) -> list[str]:

@@ -8,6 +8,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer import transformers_kinds
 from mlx_transformer.tokenizer.fairseq import FairseqSide
 from mlx_transformer.tokenizer.frame import Frame
+from mlx_transformer.tokenizer.languages import pair_of
 from mlx_transformer.tokenizer.pieces import MarianSide, SentencePieceSide
 from mlx_transformer.tokenizer.tags import OneWay, Tags
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
@@ -100,16 +101,19 @@ def _marian_tags(directory: Path, source: MarianSide, vocab: dict[str, int]) -> 
 
 
 def _one_way(directory: Path) -> OneWay:
-    """What tokenizer_config.json says of a model's languages, and of what stands around a text:
+    """What tokenizer_config.json says of a model's languages (or else the name of its directory),
+    and of what stands around a text:
     {"source_lang": "zh", "target_lang": "en", "frame": {"before": [], "after": [], "start": []}}"""
     settings = read_settings(directory / SETTINGS)
-    named = [settings.get(key) for key in ("source_lang", "target_lang")]
-    sources, targets = ((name,) if isinstance(name, str) else () for name in named)
+    said = [settings.get(key) for key in ("source_lang", "target_lang")]
+    named = tuple(name for name in said if isinstance(name, str))
+    if len(named) < 2:
+        named = pair_of(directory.resolve().name) or ()
     try:
         frame = Frame(**{side: tuple(ids) for side, ids in settings.get("frame", {}).items()})
     except (TypeError, AttributeError):
         raise InputError(f"{directory / SETTINGS}: frame is lists of ids") from None
-    return OneWay(frame, sources, targets)
+    return OneWay(frame, named[:1], named[1:])
 
 
 def _settings_file(directory: Path) -> dict[str, bytes]:

@@ -26,7 +26,15 @@ CLASSES = {
     "mt5": "T5Tokenizer",
     "umt5": "T5Tokenizer",
 }
-KEPT = ("tokenizer_class", "src_lang", "tgt_lang", "legacy_behaviour", "language_codes", "offset")
+KEPT = (
+    "tokenizer_class",
+    "src_lang",
+    "tgt_lang",
+    "legacy_behaviour",
+    "language_codes",
+    "offset",
+    "extra_ids",
+)
 
 
 def collect(directory: Path) -> dict[str, bytes]:

@@ -99,7 +99,7 @@ def _numbered(
         special = [*start, "<unk>", *reserved]
         words = [*start, *reserved, *pieces[2:]]
     else:
-        sentinels = [f"<extra_id_{i}>" for i in range(99, -1, -1)]
+        sentinels = [f"<extra_id_{i}>" for i in range(settings.get("extra_ids", 100) - 1, -1, -1)]
         special = ["<pad>", "</s>", "<unk>", *sentinels]
         words = [*pieces, *sentinels]
     return {word: i for i, word in enumerate(words)}, special
