@@ -263,7 +263,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path):
         (["--resume", "{run}", "--set", "training.seed=2"], "training.seed cannot change"),
         (["--resume", "{run}", "--set", "model.h=4"], "model.h cannot change within a run"),
         (["--resume", "{run}", "--set", "training.max_step=4"], "did you mean 'max_steps'"),
-        (["numbers", "--from", "/nowhere", "--out", "{new}"], "/nowhere is not a model directory"),
+        (["numbers", "--start", "/nowhere", "--out", "{new}"], "/nowhere is not a model directory"),
     ],
 )
 def test_a_wrong_call_is_one_sentence(finished, tmp_path, capsys, args, sentence):
