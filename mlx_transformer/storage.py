@@ -1,5 +1,6 @@
 """Model directories as the MLX world expects them; each is there as a whole or not at all."""
 
+import fcntl
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -7,7 +8,7 @@ from contextlib import contextmanager
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
+from typing import TextIO, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -66,6 +67,40 @@ def built_aside(target: Path) -> Iterator[Path]:
         shutil.rmtree(aside, ignore_errors=True)
 
 
+@contextmanager
+def locked(lock: Path, what: str) -> Iterator[None]:
+    """Hold a lock file, with the number of this process in it; the system lets go when it dies.
+
+    `what` begins the sentence that another process gets.
+    """
+    while True:
+        with lock.open("a+", encoding="utf-8") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise RunError(f"{what} by {_holder(file)}: wait for it, or stop it") from None
+            if not _is_at(file, lock):
+                continue  # the one before took it away just now
+            file.truncate(0)
+            file.write(f"{os.getpid()}\n")
+            file.flush()
+            try:
+                yield
+            finally:
+                lock.unlink(missing_ok=True)
+            return
+
+
+def _holder(file: TextIO) -> str:
+    file.seek(0)
+    number = file.read(20).strip()
+    return f"process {number}" if number.isdecimal() else "another process"
+
+
+def _is_at(file: TextIO, path: Path) -> bool:
+    return path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat())
+
+
 def _sync(path: Path) -> None:
     """Have the system write a file or the entries of a directory to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
@@ -78,9 +113,13 @@ def _sync(path: Path) -> None:
 def replace_text(path: Path, text: str) -> None:
     """Write a text file at once: readers find the old text or the new one."""
     aside = path.with_name(f".{path.name}.partial")
-    aside.write_text(text, encoding="utf-8")
-    _sync(aside)
-    aside.replace(path)
+    try:
+        aside.write_text(text, encoding="utf-8")
+        _sync(aside)
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        raise RunError(f"could not save {path}: {error.strerror}; the old one is kept") from error
 
 
 def save_arrays(path: Path, arrays: Mapping[str, mx.array]) -> None:

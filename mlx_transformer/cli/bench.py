@@ -1,7 +1,6 @@
 """`mlx-transformer bench`: how fast this machine trains and translates."""
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,7 +12,7 @@ from tqdm import tqdm
 
 from mlx_transformer.benchmark import STAGES, Rate, Speed, machine, measure
 from mlx_transformer.cli.opening import model_directory
-from mlx_transformer.cli.output import note, show, to_json
+from mlx_transformer.cli.output import STDERR, note, show, to_json
 from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.inputs.printable import printable
 from mlx_transformer.model import Transformer
@@ -67,7 +66,7 @@ def _measure_preset(name: str, config: ModelConfig, tell: Callable[[str, str], N
 def _progress(models: int) -> Iterator[Callable[[str, str], None]]:
     """A bar on a terminal, plain lines elsewhere: told the stage of a model that begins."""
     begun = count()
-    with tqdm(total=STAGES * models, file=sys.stderr, leave=False, disable=None) as bar:
+    with tqdm(total=STAGES * models, file=STDERR, leave=False, disable=None) as bar:
 
         def tell(model: str, stage: str) -> None:
             bar.n = next(begun)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tqdm import tqdm
 
-from mlx_transformer.cli.output import note
+from mlx_transformer.cli.output import STDERR, note
 from mlx_transformer.data.prepare import PreparationReport
 from mlx_transformer.errors import InputError
 from mlx_transformer.training.report import MetricsLog, TrainingReport, ValidationReport
@@ -84,7 +84,9 @@ class Console:
 
         try:
             files = RunDirectory(self._run)
-            draw_curves({self._run.name: MetricsLog(files.metrics).read()}, files.curves)
+            draw_curves(
+                {self._run.name: MetricsLog(files.metrics).read(self.message)}, files.curves
+            )
         except (OSError, InputError) as error:
             self.message(f"curves.png was not drawn: {error}")
 
@@ -95,7 +97,7 @@ class Console:
             total=total,
             unit=unit,
             desc=title,
-            file=sys.stderr,
+            file=STDERR,
             dynamic_ncols=True,
             # The figures come first; the bar takes what they leave of the width.
             bar_format="{desc} {n_fmt}/{total_fmt} [{elapsed}<{remaining}]{postfix} {bar}",

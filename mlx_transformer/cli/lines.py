@@ -1,5 +1,6 @@
 """Text files and pipes as lines: only a line feed ends one, and no byte is ever an error."""
 
+import codecs
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,6 +50,9 @@ class Lines:
     def _blocks(self, file: BinaryIO) -> Iterator[list[str]]:
         rest, first = b"", True
         while block := file.read1(_BLOCK):  # type: ignore[attr-defined]
+            if first and (rest + block)[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):
+                name = "the text" if self.path == STDIN else self.path
+                raise InputError(f"{name} is UTF-16: make it UTF-8 (iconv -f UTF-16 -t UTF-8)")
             *lines, rest = (rest + block).split(b"\n")
             if lines:
                 yield self._texts(lines, first)

@@ -6,12 +6,31 @@ Much of it comes from strangers' files. No control character of theirs reaches a
 import json
 import math
 import sys
+from contextlib import suppress
 from typing import Any
 
 from tqdm import tqdm
 
 from mlx_transformer.cli.sentences import naming_output
 from mlx_transformer.inputs.printable import printable, without_controls
+
+
+class _Stderr:
+    """sys.stderr, but a terminal that is gone takes no work with it."""
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            sys.stderr.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            sys.stderr.flush()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(sys.stderr, name)
+
+
+STDERR = _Stderr()
 
 
 def tell(sentence: str) -> None:
@@ -21,7 +40,7 @@ def tell(sentence: str) -> None:
 
 def note(line: str) -> None:
     """A line of a report on stderr, above a progress bar if there is one."""
-    tqdm.write(printable(line), file=sys.stderr)
+    tqdm.write(printable(line), file=STDERR)
 
 
 def show(result: object, end: str = "\n") -> None:

@@ -7,7 +7,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer.cli.opening import model_directory
-from mlx_transformer.cli.output import show
+from mlx_transformer.cli.output import show, tell
 from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import printable
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> None:
     if args.runs:
         runs = {name: RunDirectory(Path(name)) for name in args.runs}
         out = args.out or runs[args.runs[0]].curves
-        logs = {printable(name): MetricsLog(run.metrics).read() for name, run in runs.items()}
+        logs = {printable(name): MetricsLog(run.metrics).read(tell) for name, run in runs.items()}
         draw_curves(logs, out)
     elif args.schedule:
         out = args.out or Path("schedule.png")

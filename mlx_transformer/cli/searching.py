@@ -1,7 +1,6 @@
 """What the verbs that translate share: the flags of the search, and how it goes."""
 
 import argparse
-import sys
 import time
 import warnings
 from collections.abc import Iterator
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from tqdm import tqdm
 
-from mlx_transformer.cli.output import tell
+from mlx_transformer.cli.output import STDERR, tell
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 
@@ -123,7 +122,7 @@ class ProgressBar:
         self._total = total
         self._next = self.SECONDS
         self._bar = tqdm(
-            total=total, unit=" lines", file=sys.stderr, disable=None, leave=False, delay=1
+            total=total, unit=" lines", file=STDERR, disable=None, leave=False, delay=1
         )
 
     def update(self) -> None:

@@ -2,16 +2,18 @@
 
 import argparse
 import signal
-import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from mlx_transformer.cli.output import show, tell
+from mlx_transformer.cli.output import STDERR, show, tell
 from mlx_transformer.errors import InputError
 
 if TYPE_CHECKING:
+    import mlx.core as mx
+
     from mlx_transformer.model import Transformer
     from mlx_transformer.recipes import Recipe
     from mlx_transformer.training.run import Run
@@ -26,8 +28,8 @@ examples:
   mlx-transformer train my-recipe.toml --start weights/en-de --out runs/tuned
   mlx.launch -n 2 mlx-transformer train numbers --out runs/numbers    (two processes)
 
-Ctrl-C or SIGTERM saves and stops; a second Ctrl-C quits at once. The model, an average of the last
-checkpoints, is RUN/model; the best one by validation is RUN/best.
+Ctrl-C, SIGTERM or a closed terminal saves and stops; a second Ctrl-C quits at once. The model, an
+average of the last checkpoints, is RUN/model; the best one by validation is RUN/best.
 """
 
 
@@ -76,14 +78,28 @@ def run(args: argparse.Namespace) -> int:
 def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
     import mlx.core as mx
 
+    from mlx_transformer.training.run import Run, held
+
+    group = mx.distributed.init()
+    first = group.rank() == 0
+    path = args.resume if recipe is None else args.out
+    if recipe is None:
+        Run.open(path)  # before anything is made there
+    with held(path) if first else nullcontext():
+        return _train_held(args, recipe, path, group)
+
+
+def _train_held(
+    args: argparse.Namespace, recipe: "Recipe | None", path: Path, group: "mx.distributed.Group"
+) -> int:
+    import mlx.core as mx
+
     from mlx_transformer.cli.console import Console
     from mlx_transformer.cli.opening import model_directory
     from mlx_transformer.training.run import Run, train
 
-    group = mx.distributed.init()
     first = group.rank() == 0
     console = Console(shown=first)
-    path = args.resume if recipe is None else args.out
     if first:
         run = (
             Run.open(path, args.overrides)
@@ -122,7 +138,10 @@ def _translate(run: "Run") -> "Translate":
 
 
 class Signals:
-    """Remembers the first Ctrl-C or SIGTERM; the second Ctrl-C interrupts as usual."""
+    """Remembers the first Ctrl-C, SIGTERM or hang-up; the second Ctrl-C interrupts as usual.
+
+    Under nohup a hang-up goes on being ignored.
+    """
 
     received = 0
 
@@ -130,10 +149,10 @@ class Signals:
         return self.received > 0
 
     def __enter__(self) -> "Signals":
-        self._before = {
-            number: signal.signal(number, self._receive)
-            for number in (signal.SIGINT, signal.SIGTERM)
-        }
+        numbers = [signal.SIGINT, signal.SIGTERM]
+        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+            numbers.append(signal.SIGHUP)
+        self._before = {number: signal.signal(number, self._receive) for number in numbers}
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -143,4 +162,4 @@ class Signals:
     def _receive(self, number: int, frame: FrameType | None) -> None:
         self.received = number
         signal.signal(signal.SIGINT, self._before[signal.SIGINT])
-        print("\nstopping after this step (Ctrl-C again: at once)", file=sys.stderr)
+        STDERR.write("\nstopping after this step (Ctrl-C again: at once)\n")

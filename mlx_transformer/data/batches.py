@@ -140,12 +140,13 @@ class Batches:
 
     def read(self, planned: PlannedBatch, position: Position = START) -> Batch:
         """The arrays of a batch: this process' rows of them."""
+        self.corpus.check_files()
         (B, S, T), pairs = planned
         mine = pairs[self.rank :: self.size]
         rows = ceil(B / self.size)
         config = self.config
-        source = _rows(self.corpus.source, mine, (rows, S), config)
-        target_out = _rows(self.corpus.target, mine, (rows, T), config)
+        source = _rows(self.corpus.source, mine, (rows, S), config, config.vocab_size)
+        target_out = _rows(self.corpus.target, mine, (rows, T), config, config.target_size)
         target_in = np.full_like(target_out, config.pad_id)
         # Without a start token the decoder starts from a zero vector whatever stands there.
         target_in[: len(mine), 0] = config.first_id
@@ -157,7 +158,11 @@ class Batches:
 
 
 def _rows(
-    sentences: Sentences, chosen: np.ndarray, shape: tuple[int, int], config: ModelConfig
+    sentences: Sentences,
+    chosen: np.ndarray,
+    shape: tuple[int, int],
+    config: ModelConfig,
+    words: int,
 ) -> np.ndarray:
     """Sentences with end tokens as rows of an array of that shape, padded."""
     starts = sentences.offsets[chosen]
@@ -165,7 +170,13 @@ def _rows(
     columns = np.arange(shape[1])
     inside = columns < lengths[:, None]
     rows = np.full(shape, config.pad_id, np.int32)
-    rows[: len(chosen)][inside] = sentences.ids[(starts[:, None] + columns)[inside]]
+    ids = sentences.ids[(starts[:, None] + columns)[inside]]
+    if ids.size and ids.max() >= words:  # MLX would read beyond the word matrix
+        raise InputError(
+            f"the prepared text has the id {ids.max()}, but the model knows {words:,} words: "
+            "the data is damaged, prepare it again"
+        )
+    rows[: len(chosen)][inside] = ids
     rows[np.arange(len(chosen)), lengths] = config.eos_id
     return rows
 

@@ -6,8 +6,8 @@ ids of all sentences end to end (`train.source.ids`) with where each begins
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -39,7 +39,10 @@ class Sentences:
         return np.diff(self.offsets).astype(np.int32)
 
     def is_whole(self) -> bool:
-        return int(self.offsets[-1]) == len(self.ids)
+        """Whether sentences follow one another from the first id to the last."""
+        if len(self.offsets) == 0 or self.offsets[0] != 0 or self.offsets[-1] != len(self.ids):
+            return False
+        return bool((np.diff(self.offsets) >= 0).all())
 
     @classmethod
     def from_lists(cls, sentences: Iterable[Iterable[int]]) -> "Sentences":
@@ -59,6 +62,7 @@ class ParallelCorpus:
     target_vocab_size: int
     source_lines: list[str]  # one a pair in valid and test, none in train
     target_lines: list[str]
+    files: Mapping[Path, int] = field(default_factory=dict)  # what is mapped, and its bytes
 
     def __len__(self) -> int:
         return len(self.source)
@@ -76,10 +80,16 @@ class ParallelCorpus:
             for side, dtype in zip(SIDES, dtypes, strict=True)
         )
         if len(source) != len(target) or not (source.is_whole() and target.is_whole()):
-            raise _damaged(directory)
+            raise damaged(directory)
         lines = [_read_lines(directory / f"{split}.{side}.txt") for side in SIDES]
         sizes = [manifest["report"][f"{side}_vocab_size"] for side in SIDES]
-        return cls(source, target, *sizes, *lines)
+        return cls(source, target, sizes[0], sizes[1], lines[0], lines[1], _sizes(directory, split))
+
+    def check_files(self) -> None:
+        """Of a mapped file that has become shorter, the rest cannot be read: the process dies."""
+        for path, size in self.files.items():
+            if not path.is_file() or path.stat().st_size != size:
+                raise damaged(path.parent)
 
 
 class SentenceWriter:
@@ -126,11 +136,16 @@ def read_manifest(directory: Path) -> dict:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise _damaged(directory) from error
+        raise damaged(directory) from error
 
 
-def _damaged(directory: Path) -> InputError:
+def damaged(directory: Path) -> InputError:
     return InputError(f"the prepared data in {directory} is damaged: delete it and prepare again")
+
+
+def _sizes(directory: Path, split: str) -> dict[Path, int]:
+    paths = [directory / f"{split}.{side}.{kind}" for side in SIDES for kind in ("ids", "offsets")]
+    return {path: path.stat().st_size for path in paths if path.is_file()}
 
 
 def _map(path: Path, dtype: np.dtype) -> np.ndarray:

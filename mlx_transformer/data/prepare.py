@@ -19,7 +19,7 @@ from mlx_transformer.data.corpus import MANIFEST, SIDES, SentenceWriter, id_dtyp
 from mlx_transformer.data.text import BadLine, Pair, ParallelText, open_text
 from mlx_transformer.errors import InputError
 from mlx_transformer.recipes import SPLITS, DataConfig, Recipe, TokenizerConfig
-from mlx_transformer.storage import built_aside
+from mlx_transformer.storage import built_aside, locked
 from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer
 
 FORMAT = 1  # of a prepared directory; another number is prepared again
@@ -66,7 +66,9 @@ def prepare(
     if (found := _existing(out)) is not None and found["fingerprint"] == fingerprint:
         return replace(_read_report(found["report"]), reused=True)
 
-    with built_aside(out) as aside:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    lock = out.resolve().with_name(f".{out.resolve().name}.lock")
+    with locked(lock, f"{out} is being prepared"), built_aside(out) as aside:
         if tokenizer is None:
             tokenizer = _learn_tokenizer(texts["train"], recipe.tokenizer, progress)
         tokenizer.save(aside)

@@ -41,13 +41,22 @@ def open_text(data: DataConfig, split: str) -> ParallelText:
 
     def pairs() -> Iterator[Pair]:
         for pair in files:
-            lines = zip(_lines(pair.source), _lines(pair.target), strict=True)
-            yield from mixture.repeated(lines, pair.weight)
+            yield from mixture.repeated(_parallel(pair), pair.weight)
 
     if split != "train" or data.variants == 0:
         return ParallelText(sum(counts), pairs)
     added = mixture.share_of(sum(counts), data.variants)
     return ParallelText(sum(counts) + added, lambda: mixture.with_variants(pairs(), data.variants))
+
+
+def _parallel(pair: FilePair) -> Iterator[Pair]:
+    try:
+        yield from zip(_lines(pair.source), _lines(pair.target), strict=True)
+    except ValueError:  # their lines were counted before
+        raise InputError(
+            f"{pair.source} or {pair.target} changed while it was read: prepare again when it is "
+            "whole"
+        ) from None
 
 
 def _count_pairs(pair: FilePair) -> int:

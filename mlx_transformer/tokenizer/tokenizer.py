@@ -1,5 +1,6 @@
 """Source text to ids, target ids to text, in the languages that were chosen."""
 
+import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -98,6 +99,12 @@ class Tokenizer:
 
     def target_tokens(self, ids: Iterable[int]) -> list[str]:
         return self.target.tokens(ids)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The same for the same files, and for no others."""
+        sums = {name: hashlib.sha256(self.files[name]).hexdigest() for name in sorted(self.files)}
+        return hashlib.sha256(repr(sums).encode()).hexdigest()
 
     def save(self, directory: Path) -> None:
         """Write the tokenizer's files into a model directory."""

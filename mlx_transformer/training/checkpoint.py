@@ -18,7 +18,7 @@ from mlx.utils import tree_flatten
 
 from mlx_transformer.config import FORMAT_VERSION, ModelConfig, check_format
 from mlx_transformer.errors import RunError, naming
-from mlx_transformer.storage import WEIGHTS_FILE, built_aside, save_arrays
+from mlx_transformer.storage import CONFIG_FILE, WEIGHTS_FILE, built_aside, save_arrays
 from mlx_transformer.training.layout import Named
 from mlx_transformer.training.step import TrainingState
 
@@ -37,6 +37,7 @@ class Progress:
     best_score: float | None = None  # higher is better
     lowest_loss: float | None = None
     validations_since: int = 0  # without a lower loss
+    tokenizer: str | None = None  # fingerprint of the one the ids were made with
 
 
 class DamagedError(RunError):
@@ -57,7 +58,7 @@ class Checkpoints:
         """Write one, at once or not at all."""
         rest = {name: tree for name, tree in state.items() if name != "parameters"}
         with built_aside(self.directory / f"step-{progress.step:08d}") as aside:
-            config.save(aside / "config.json")
+            config.save(aside / CONFIG_FILE)
             save_arrays(aside / WEIGHTS_FILE, state["parameters"])
             save_arrays(aside / OPTIMIZER_FILE, dict(tree_flatten(rest)))
             sums = {path.name: _checksum(path) for path in sorted(aside.iterdir())}
@@ -83,11 +84,14 @@ class Checkpoints:
         self, warn: Callable[[str], None]
     ) -> tuple[TrainingState, Progress, ModelConfig] | None:
         """The last whole checkpoint; each damaged one after it is named to `warn`."""
-        for path in reversed(self.paths()):
+        paths = self.paths()
+        for path in reversed(paths):
             try:
                 return _load(path)
             except DamagedError as error:
-                warn(f"{error}; the one before is used")
+                warn(str(error) + ("; the one before is used" if path != paths[0] else ""))
+        if paths:
+            raise RunError(f"no checkpoint in {self.directory} is whole: delete them to begin anew")
         return None
 
 
@@ -96,7 +100,7 @@ def _load(path: Path) -> tuple[TrainingState, Progress, ModelConfig]:
     with _seeing_damage(path):
         state = _state(_load_arrays(path / WEIGHTS_FILE), _load_arrays(path / OPTIMIZER_FILE))
     mx.eval(state)  # loading is lazy, and the files may be gone by the first step
-    return state, progress, ModelConfig.load(path / "config.json")
+    return state, progress, ModelConfig.load(path / CONFIG_FILE)
 
 
 def _state(parameters: Named, rest: Named) -> TrainingState:
@@ -124,8 +128,8 @@ def _verify(path: Path) -> Progress:
     with naming(path / PROGRESS_FILE):
         check_format(content.get("format_version", 1))
     with _seeing_damage(path):
-        for name, expected in content["sha256"].items():
-            if _checksum(path / name) != expected:
+        for name in (CONFIG_FILE, WEIGHTS_FILE, OPTIMIZER_FILE):
+            if _checksum(path / name) != content["sha256"][name]:
                 raise DamagedError(path, f"{name} is not what was saved")
         return Progress(**content["progress"])
 

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ import mlx.core as mx
 
 from mlx_transformer.data.batches import Batch
 from mlx_transformer.data.metrics import TITLES, Metric
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.storage import replace_text
 from mlx_transformer.training.step import Metrics
 
@@ -159,39 +159,38 @@ class MetricsLog:
 
     def append(self, report: TrainingReport | ValidationReport) -> None:
         kind = "training" if isinstance(report, TrainingReport) else "validation"
-        with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"kind": kind, **asdict(report)}, ensure_ascii=False) + "\n")
+        try:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"kind": kind, **asdict(report)}) + "\n")
+        except OSError as error:
+            raise RunError(f"could not write {self._path}: {error.strerror}") from error
 
-    def read(self) -> list[dict[str, Any]]:
-        """All records. A last line cut short by a killed process is left out."""
+    def read(self, warn: Callable[[str], None]) -> list[dict[str, Any]]:
+        """All records; lines that are none are left out and counted to `warn`. The last may be
+        cut short, by a process that was killed: that is nothing strange."""
         if not self._path.is_file():
             folder, name = self._path.parent, self._path.name
             raise InputError(f"{folder} is no training run, or has not logged a step: no {name}")
-        lines = self._path.read_text(encoding="utf-8").splitlines()
-        records = []
-        for number, line in enumerate(lines, 1):
-            try:
-                records.append(json.loads(line))
-            except ValueError as error:
-                if number < len(lines):
-                    raise InputError(f"{self._path}: line {number} is not JSON") from error
-        return records
+        *lines, last = self._path.read_text("utf-8", "replace").split("\n")
+        records = [_record(line) for line in lines]
+        if strange := records.count(None):
+            warn(f"{self._path}: {strange:,} lines are no records of a run and are left out")
+        return [record for record in (*records, _record(last)) if record is not None]
 
-    def cut(self, step: int) -> None:
+    def cut(self, step: int, warn: Callable[[str], None]) -> None:
         """Forget what came after `step`: a resumed run will say it again."""
-        if not self._path.exists():
-            return
-        kept = [
-            line for line in self._path.read_text("utf-8").splitlines(True) if _upto(line, step)
-        ]
-        replace_text(self._path, "".join(kept))
+        if self._path.exists():
+            kept = [record for record in self.read(warn) if record["step"] <= step]
+            replace_text(self._path, "".join(json.dumps(record) + "\n" for record in kept))
 
 
-def _upto(line: str, step: int) -> bool:
+def _record(line: str) -> dict[str, Any] | None:
     try:
-        return json.loads(line)["step"] <= step
-    except ValueError:  # the last line of a process that was killed
-        return False
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    known = isinstance(record, dict) and type(record.get("step")) is int and "kind" in record
+    return record if known else None
 
 
 def number(scalar: mx.array) -> float:

@@ -1,8 +1,8 @@
 """A run: made from a recipe, trained in its directory, resumed, ended in one averaged model."""
 
 import shutil
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Protocol
@@ -17,7 +17,7 @@ from mlx_transformer.data.prepare import PreparationReport, TellPairs, prepare, 
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import Recipe, load_recipe
-from mlx_transformer.storage import built_aside, load_model, replace_text, save_model
+from mlx_transformer.storage import built_aside, load_model, locked, replace_text, save_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
 from mlx_transformer.training.report import MetricsLog, Reporter
@@ -86,6 +86,16 @@ class Run:
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.files.data)
 
+    def same_tokenizer(self, config: ModelConfig, fingerprint: str | None) -> str:
+        """The fingerprint of the run's tokenizer, which must be `fingerprint` if that is known."""
+        found = load_tokenizer(self.files.data, config).fingerprint
+        if fingerprint not in (None, found):
+            raise InputError(
+                f"the tokenizer in {self.files.data} is not the one that this run was trained "
+                "with: put that back, or start a new run"
+            )
+        return found
+
     def prepare(self, progress: TellPairs) -> PreparationReport:
         """Text to ids, unless that is done; ids that were trained on stay what they are."""
         done = prepared(self.files.data)
@@ -150,6 +160,14 @@ class Run:
         )
 
 
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """One run directory, one trainer."""
+    path.mkdir(parents=True, exist_ok=True)
+    with locked(RunDirectory(path).lock, f"{path} is being trained"):
+        yield
+
+
 class Interruption(AbstractContextManager, Protocol):
     """Watches, while entered, for a wish to stop."""
 
@@ -166,10 +184,11 @@ def train(
     """Train a run, from wherever it is, to its end or until interrupted."""
     recipe = run.recipe
     config, state, progress = run.restore(reporter.message)
+    progress = replace(progress, tokenizer=run.same_tokenizer(config, progress.tokenizer))
     if progress.step > 0:
         reporter.message(f"going on after step {progress.step} of {recipe.training.max_steps}")
     if group.rank() == 0:
-        MetricsLog(run.files.metrics).cut(progress.step)
+        MetricsLog(run.files.metrics).cut(progress.step, reporter.message)
     if device.builds_kernels():
         reporter.message("the first steps build kernels: up to a minute each, once")
 

@@ -14,6 +14,11 @@ class RunDirectory:
         return self.path / "run.toml"
 
     @property
+    def lock(self) -> Path:
+        """Held by the process that trains."""
+        return self.path / ".lock"
+
+    @property
     def start(self) -> Path:
         """The model that fine-tuning starts from."""
         return self.path / "start"

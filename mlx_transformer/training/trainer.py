@@ -103,10 +103,12 @@ class Trainer:
     def _check(self) -> None:
         bad = int(number(self._state["bad_step"]))
         if bad:
+            saved = self._checkpoints.paths()
+            again = "resume from the last checkpoint" if saved else "begin again"
             raise RunError(
                 f"the loss or its gradient was not finite at step {bad}, and nothing was saved "
-                "since: resume from the last checkpoint with a lower training.learning_rate, a "
-                "longer training.warmup or training.clip_norm"
+                f"since: {again} with a lower training.learning_rate, a longer training.warmup or "
+                "training.clip_norm"
             )
 
     def _validate(self, progress: Progress) -> Progress:

@@ -43,6 +43,9 @@ def test_runs_are_compared_and_a_line_cut_short_is_left_out(tmp_path):
     done = command(one, two, "--out", tmp_path / "both.svg")
     assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'both.svg'}\n"), done.stderr
     assert {str(one), str(two), "training perplexity"} <= words(tmp_path / "both.svg")
+    strange = write_run(tmp_path / "three", "no", "[1]", *RECORDS)
+    done = command(strange)
+    assert done.returncode == 0 and "2 lines are no records" in done.stderr
     assert command(one).stdout == f"{one / 'curves.png'}\n"
     assert (one / "curves.png").read_bytes().startswith(b"\x89PNG")
 
@@ -83,7 +86,6 @@ def test_learned_positions_are_those_of_both_stacks(tmp_path):
         ([], "give one or several runs, or --schedule RECIPE, or --positions PRESET"),
         (["a", "--positions", "base"], "give one or several runs"),
         (["nowhere"], "nowhere is no training run"),
-        (["broken"], "line 1 is not JSON"),
         (["empty"], "nothing to draw yet"),
         (["--positions", "bass"], "did you mean 'base'"),
         (["--positions", "E-learned"], "are learned: give a trained model's directory"),
@@ -92,7 +94,6 @@ def test_learned_positions_are_those_of_both_stacks(tmp_path):
     ],
 )
 def test_a_wrong_call_is_a_sentence_and_exit_2(tmp_path, args, words):
-    write_run(tmp_path / "broken", "no", RECORDS[0])
     write_run(tmp_path / "empty", "")
     done = command(*args, where=tmp_path)
     assert done.returncode == 2

@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from mlx_transformer.training.report import MetricsLog, ValidationReport, duration
 
 
@@ -28,11 +30,11 @@ def test_what_a_recipe_is_judged_by_decides_and_is_told():
 
 def test_a_resumed_run_forgets_what_came_after_its_checkpoint(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    lines = [json.dumps({"step": step}) for step in (1, 2, 3)]
+    lines = [json.dumps({"kind": "training", "step": step}) for step in (1, 2, 3)]
     path.write_text("\n".join(lines) + '\n{"step": 4, "lo')  # killed while writing
-    MetricsLog(path).cut(2)
+    MetricsLog(path).cut(2, pytest.fail)
     assert path.read_text() == "\n".join(lines[:2]) + "\n"
-    MetricsLog(tmp_path / "not there yet.jsonl").cut(2)
+    MetricsLog(tmp_path / "not there yet.jsonl").cut(2, pytest.fail)
 
 
 def test_durations_read_well():
