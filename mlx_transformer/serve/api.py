@@ -1,16 +1,26 @@
 """The routes: LibreTranslate's API, and beside it streaming, attention, metrics and the page."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
+from importlib import resources
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
+)
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from mlx_transformer import __version__
 from mlx_transformer.decoding.translator import Translation
-from mlx_transformer.serve import describe
+from mlx_transformer.pictures.attention import Attention, View
+from mlx_transformer.pictures.attention_page import attention_page
+from mlx_transformer.serve import attention, describe
 from mlx_transformer.serve.guard import RefusedError
 from mlx_transformer.serve.markup import Markup
 from mlx_transformer.serve.metrics import Metrics
@@ -18,6 +28,14 @@ from mlx_transformer.serve.parameters import Parameters, read_parameters
 from mlx_transformer.serve.service import AUTO, Route, Service, unless_gone
 from mlx_transformer.serve.stream import Event, Events, as_text
 from mlx_transformer.tokenizer.languages import language_name
+
+# The page, by path
+PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
 
 
 def make_app(
@@ -56,6 +74,15 @@ def make_app(
 
         return StreamingResponse(lines(), media_type="text/event-stream")
 
+    @app.post("/attention", **docs.attention)
+    async def show_attention(request: Request) -> Response:
+        given = await parameters(request)
+        found = await unless_gone(disconnected(request), attended(service, given))
+        if given.format() == "text":
+            return JSONResponse(attention.as_object(found))
+        policy = {"Content-Security-Policy": attention.POLICY}
+        return HTMLResponse(attention_page(found, View()), headers=policy)
+
     @app.post("/detect", **docs.detect)
     async def detect(request: Request) -> JSONResponse:
         texts = (await parameters(request)).texts()
@@ -83,7 +110,14 @@ def make_app(
     async def show_metrics() -> Response:
         return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
 
+    for path, (name, media_type) in PAGE.items():
+        app.add_route(path, page_file(name, media_type))
     return app
+
+
+def page_file(name: str, media_type: str) -> Callable[[Request], Response]:
+    content = (resources.files(__package__) / "page" / name).read_bytes()
+    return lambda _: Response(content, media_type=media_type)
 
 
 async def as_error(_: Request, error: HTTPException) -> JSONResponse:
@@ -149,6 +183,18 @@ async def streamed(service: Service, given: Parameters) -> AsyncIterator[Event]:
 
     async for event in events.during(result()):
         yield event
+
+
+async def attended(service: Service, given: Parameters) -> Attention:
+    text, translation = given.required("q"), given.text("translation")
+    route, _ = await routed(service, given, text)
+    if len(route) != 1:
+        raise RefusedError(400, "Attention is shown of one model, and these languages take more")
+    if not translation:
+        [found] = await service.translate(route, [text])
+        translation = found.text
+    attend = partial(attention.attend, route[0].translator, text, translation)
+    return await service.result(lambda: service.engine.call(attend))
 
 
 def settings_of(service: Service, key_required: bool) -> dict[str, Any]:

@@ -51,6 +51,12 @@ class Descriptions:
             ("q", "source", "target"),
             {"text/event-stream": {"schema": TEXT}},
         )
+        self.attention = _post(
+            "What the model attends to while it writes a translation, its own or a given one",
+            {"q": one_text, **pair, "translation": OPTIONAL_TEXT, "format": form, **key},
+            ("q", "source", "target"),
+            _json({"type": "object"}) | {"text/html": {"schema": TEXT}},
+        )
         self.detect = _post(
             "Detect the language of a text",
             {"q": {"anyOf": [one_text, texts]}, **key},
