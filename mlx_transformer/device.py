@@ -7,6 +7,7 @@ Lanes are pieces of work side by side, one for each core of a CPU. A GPU is one 
 """
 
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TypeVar
@@ -35,6 +36,28 @@ def facts() -> dict[str, str]:
     found = {"device": mx.default_device().type.name}
     version = blas.version()
     return found if version is None else found | {"OpenBLAS": version}
+
+
+# Threads
+
+_thread = threading.local()
+
+
+class _MlxOfThread:
+    """Goes when its thread ends, and takes along what MLX has kept for that thread."""
+
+    def __del__(self) -> None:
+        mx.clear_streams()
+
+
+def tidy_thread() -> None:
+    """To be called in a thread that is going to compute.
+
+    What MLX compiles is kept by thread, and freed after Python has let go of the thread. A program
+    that is about to exit is then aborted. Here it is freed just before.
+    """
+    if threading.current_thread() is not threading.main_thread() and not hasattr(_thread, "mlx"):
+        _thread.mlx = _MlxOfThread()
 
 
 # Attention

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
+from threading import Lock
 from typing import Protocol
 
 import mlx.core as mx
@@ -323,6 +324,9 @@ def linear(d_in: int, d_outs: Sequence[int], bias: bool) -> Linear:
 
 # 3.4 Embeddings and softmax, 3.5 positional encoding
 
+# Threads share models, and none may put a shorter table in the place of a longer one.
+_reserving = Lock()
+
 
 class Embedding(nn.Module):
     """Scaled word vectors plus positions. The word matrix itself is the model's, stored once."""
@@ -343,9 +347,10 @@ class Embedding(nn.Module):
 
     def reserve(self, length: int) -> None:
         """Have the positions below `length`: a formula's table is only as long as it is used."""
-        held = len(self["_sinusoids"]) - self._offset if "_sinusoids" in self else 0
-        if self._formula is not None and held < length:
-            self._sinusoids = mx.array(self._formula(max(256, 2 * held, length)))
+        with _reserving:
+            held = len(self["_sinusoids"]) - self._offset if "_sinusoids" in self else 0
+            if self._formula is not None and held < length:
+                self._sinusoids = mx.array(self._formula(max(256, 2 * held, length)))
 
     def __call__(self, words: mx.array, position: int | mx.array = 0, key: Key = None) -> mx.array:
         """words (B,T,d_model), the first at `position` -> (B,T,d_model)

@@ -47,6 +47,7 @@ class SearchBatch:
     def __init__(
         self, step: SearchStep, sources: Sequence[Ids], prefixes: Sequence[Ids] | None = None
     ):
+        device.tidy_thread()
         model, options = step.model, step.options
         config, B, K = model.config, len(sources), options.width
         self._multiple = COARSE if step.compiled else 1

@@ -33,6 +33,7 @@ def score_pairs(
     model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids], given: int = 0
 ) -> list[Score]:
     """log P(target | source) of each pair, both whole; the first `given` target ids are certain."""
+    device.tidy_thread()
     scores = [Score(0.0, 0)] * len(sources)
     for numbers in _batches(sources, targets):
         found = _log_probabilities(

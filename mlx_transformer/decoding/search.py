@@ -56,8 +56,12 @@ class Search:
 
     def __init__(self, model: Transformer, options: SearchOptions):
         own = laid_out_for_search(model)
-        mx.eval(own.parameters())  # before several streams ask for them
+        mx.eval(own.state)  # before several streams ask for it
         self.step = SearchStep(own, options)
+
+    def fits(self, options: SearchOptions) -> bool:
+        """Whether this is the search with these options on what is now the default device."""
+        return self.step.options == options and self.step.compiled == device.compiles_search()
 
     def each(
         self, sentences: Iterable[Sentence], window: int | None = FIRST_WINDOW

@@ -74,12 +74,13 @@ def load(directory: str | Path | None = None, dtype: mx.Dtype | None = None) -> 
 class Translator:
     """Translates texts; one text may be a word, a paragraph or many lines.
 
-    `defaults` are the options of a search that is given none.
+    `defaults` are the options of a search that is given none. Any number of threads may share one.
     """
 
     def __init__(
         self, model: Transformer, tokenizer: Tokenizer, defaults: SearchOptions | None = None
     ):
+        mx.eval(model.state)  # what is left to do can only be done in the thread that planned it
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = defaults or SearchOptions()
@@ -217,9 +218,10 @@ class Translator:
             raise InputError(
                 f"a beam of {options.beam:,} is wider than the {words:,} words of the model"
             )
-        if self._search is None or self._search.step.options != options:
-            self._search = Search(self.model, options)
-        return self._search
+        search = self._search  # another thread may put its own there at any time
+        if search is None or not search.fits(options):
+            search = self._search = Search(self.model, options)
+        return search
 
     def plan(self, text: str) -> Plan:
         """What there is to search for a text; `translation` puts the results together."""
