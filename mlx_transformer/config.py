@@ -178,6 +178,16 @@ class ModelConfig:
         return self.pad_id if self.start_id is None else self.start_id
 
     @property
+    def target_matrix(self) -> str:
+        """Which part of the model holds the vectors of target words."""
+        return "source_words" if self.shared_embeddings else "target_words"
+
+    @property
+    def output_matrix(self) -> str:
+        """Which part of the model holds the matrix of the softmax layer (section 3.4)."""
+        return self.target_matrix if self.tied_output else "output"
+
+    @property
     def head_sizes(self) -> tuple[int, int]:
         """(d_k, d_v), resolved."""
         assert self.d_k is not None and self.d_v is not None

@@ -50,8 +50,8 @@ class Cache(Protocol):
 
 
 class KeysValuesCache(Cache, Protocol):
-    def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
-        """Add this call's keys and values, attend to all so far: (B,h,T,d) -> (B,T,h*d_v)"""
+    def extend(self, k: mx.array, v: mx.array) -> KeysValues:
+        """Keep this call's keys and values (B,h,T,d); all that there are so far (B,h,S,d)"""
 
 
 # 3.1 Encoder and decoder stacks
@@ -229,7 +229,7 @@ class SelfAttention(nn.Module):
         """x (B,T,d_model) -> (B,T,d_model)"""
         q, k, v = heads(self.qkv(x), self._sizes)
         if cache is not None:
-            return self.out(cache.attend(q, k, v, mask, self._scale))
+            k, v = cache.extend(k, v)
         return self.out(attend(q, k, v, mask, self._scale, maps))
 
 
@@ -478,19 +478,15 @@ class Transformer(nn.Module):
 
     def target_vectors(self, target: mx.array, position: int | mx.array) -> mx.array:
         """(B,T) ids -> word vectors (B,T,d_model); a model without start token begins with zero."""
-        words = (self.source_words if self.config.shared_embeddings else self.target_words)(target)
+        words = self[self.config.target_matrix](target)
         if self.config.start_id is None:
             words = words * ((position + mx.arange(target.shape[1])) > 0)[:, None]
         return words
 
     def logits(self, hidden: mx.array) -> mx.array:
         """(..., d_model) -> (..., V)"""
-        if not self.config.tied_output:
-            logits = self.output(hidden)
-        elif self.config.shared_embeddings:
-            logits = self.source_words.as_linear(hidden)
-        else:
-            logits = self.target_words.as_linear(hidden)
+        matrix = self[self.config.output_matrix]
+        logits = matrix.as_linear(hidden) if self.config.tied_output else matrix(hidden)
         if self.config.logit_scale != 1:
             logits = logits * self.config.logit_scale
         return logits + self.output_bias if self.config.output_bias else logits

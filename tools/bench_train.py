@@ -113,14 +113,14 @@ def load_mlx(workspace: Path) -> Works:
     from mlx_transformer import device
     from mlx_transformer.benchmark import Product, Products, Training, training_products
     from mlx_transformer.storage import load_model
-    from mlx_transformer.training.step import output_loss, output_weight
+    from mlx_transformer.training.step import output_loss
 
     model = load_model(workspace)
     config = model.config
     batches = [(mx.array(s), mx.array(t), mx.array(e)) for s, t, e in read_batches(workspace)]
     source, target, expected = batches[0]
     hidden = model.hidden(source, target).reshape(-1, config.d_model)
-    weight = output_weight(config, model.parameters())
+    weight = model[config.output_matrix].weight
     loss = output_loss(config)(hidden, weight, None, expected.reshape(-1))
     mean_loss = (loss.smoothed / loss.tokens).item()
 

@@ -28,9 +28,8 @@ def float32_weights(model: Transformer) -> dict[str, mx.array]:
 
 def word_matrices(config: ModelConfig, weights: Mapping[str, mx.array]) -> tuple[mx.array, ...]:
     """The matrices (V,d_model) of source words, target words and output, tied ones the same."""
-    source = weights["source_words.weight"]
-    target = source if config.shared_embeddings else weights["target_words.weight"]
-    return source, target, target if config.tied_output else weights["output.weight"]
+    names = ("source_words", config.target_matrix, config.output_matrix)
+    return tuple(weights[f"{name}.weight"] for name in names)
 
 
 def position_tables(

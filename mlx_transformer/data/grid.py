@@ -54,12 +54,26 @@ def choose_grid(
     rooms = [(int(sources[i]), int(targets[j])) for i, j in corners]
     rows, placed = _fill(counts, sizes, corners, [batch_tokens // max(room) for room in rooms])
     used = [k for k, B in enumerate(rows) if B]
-    # Pairs sorted by lengths take the shapes that `placed` gives their lengths, one by one.
-    shape_of = np.empty(len(lengths), np.int64)
-    shape_of[np.lexsort((t, s))] = np.repeat(
-        np.tile(np.arange(len(used)), counts.size), placed[used].transpose(1, 2, 0).ravel()
-    )
-    return [Shape(rows[k], *rooms[k]) for k in used], shape_of
+    return [Shape(rows[k], *rooms[k]) for k in used], _shape_of_pairs(s, t, placed[used])
+
+
+def _shape_of_pairs(s: np.ndarray, t: np.ndarray, placed: np.ndarray) -> np.ndarray:
+    """The shape of each pair, whose lengths are number s (n,) and t (n,), given how many pairs of
+    lengths (i, j) have shape k: placed (k,i,j). Which of them does not matter.
+
+    Pairs of equal lengths take their shapes one after the other. Say all of three pairs have the
+    lengths (0, 0), of which two go to shape 0 and one to shape 1:
+
+    >>> zeros = np.zeros(3, np.int64)
+    >>> _shape_of_pairs(zeros, zeros, placed=np.array([[[2]], [[1]]])).tolist()
+    [0, 0, 1]
+    """
+    by_lengths = np.lexsort((t, s))
+    counts = placed.transpose(1, 2, 0)  # (i,j,k): in the order of `by_lengths`, then by shape
+    shapes = np.broadcast_to(np.arange(len(placed)), counts.shape)
+    shape_of = np.empty(len(s), np.int64)
+    shape_of[by_lengths] = np.repeat(shapes.ravel(), counts.ravel())
+    return shape_of
 
 
 def _rounded(lengths: np.ndarray) -> np.ndarray:

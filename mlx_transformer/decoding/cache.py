@@ -16,7 +16,7 @@ import mlx.core as mx
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding.choose import rows
-from mlx_transformer.model import KeysValues, Mask, attend
+from mlx_transformer.model import KeysValues
 
 
 class SlotCache:
@@ -40,17 +40,16 @@ class SlotCache:
         """(reach*K,)"""
         return mx.arange(self._reach * self._K) // self._K
 
-    def attend(self, q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
-        """q, k (B,h,Q,d_k), v (B,h,Q,d_v) -> (B,Q,h*d_v)"""
+    def extend(self, k: mx.array, v: mx.array) -> KeysValues:
+        """k (B,h,Q,d_k), v (B,h,Q,d_v) -> those of the first `reach` positions, (B,h,reach*K,d)"""
         keys, values = (
             mx.slice_update(old, new, self._first, axes=(2,))
             for old, new in zip(self.slots, (k, v), strict=True)
         )
         self.slots = keys, values
         seen = self._reach * self._K
-        out = attend(q, keys[:, :, :seen], values[:, :, :seen], mask, scale)
-        device.launch_early(out, rows=q.shape[0] * q.shape[2])
-        return out
+        device.launch_early(values, rows=k.shape[0] * k.shape[2])
+        return keys[:, :, :seen], values[:, :, :seen]
 
 
 class CellCache:

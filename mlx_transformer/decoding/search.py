@@ -3,7 +3,7 @@
 Several batches run side by side, each in a lane of its own.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -93,13 +93,19 @@ class Search:
                     busy[lane] = job, device.in_lane(lane, job.start, self.step)
                 if not busy:
                     return
-                # All at once: MLX queues only some operations ahead.
-                mx.async_eval([device.in_lane(lane, b.step) for lane, (_, b) in busy.items()])
+                advance({lane: batch for lane, (_, batch) in busy.items()})
                 for lane, (job, batch) in list(busy.items()):
-                    device.in_lane(lane, batch.settle)
                     if not batch.open:
                         del busy[lane]
                         yield job, batch.results
+
+
+def advance(batches: Mapping[int, SearchBatch]) -> None:
+    """One step of each batch, each in its lane."""
+    # Launched all at once: MLX queues only some operations ahead.
+    mx.async_eval([device.in_lane(lane, batch.step) for lane, batch in batches.items()])
+    for lane, batch in batches.items():
+        device.in_lane(lane, batch.settle)
 
 
 def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int, most: int) -> Iterator[Job]:

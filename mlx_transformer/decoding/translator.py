@@ -18,7 +18,7 @@ from mlx_transformer.decoding.alignment import Link, cross_attention, join_atten
 from mlx_transformer.decoding.batch import Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions, model_options
 from mlx_transformer.decoding.scoring import Score, score_pairs
-from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence
+from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence, advance
 from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
@@ -192,8 +192,7 @@ class Translator:
         batch = SearchBatch(self._searching(options).step, [source], [begin])
         told = ""
         while batch.open:
-            mx.async_eval(batch.step())
-            batch.settle()
+            advance({0: batch})
             if batch.open:
                 whole = self.text_so_far(batch.certain([0])[0])
             else:

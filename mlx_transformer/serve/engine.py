@@ -16,7 +16,7 @@ import mlx.core as mx
 
 from mlx_transformer.decoding.batch import ROWS, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.search import BATCH_TOKENS, Results, Search
+from mlx_transformer.decoding.search import BATCH_TOKENS, Results, Search, advance
 from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.decoding.translator import Plan, SourceSentence, Translation, Translator
 from mlx_transformer.serve.metrics import Metrics
@@ -139,8 +139,7 @@ class Running:
         self._batch.drop(gone)
         for number in gone:
             del self.open[number]
-        mx.async_eval(self._batch.step())
-        self._batch.settle()
+        advance({0: self._batch})
         self.spent += self._batch.rows + STEP_COST
         self._tell()
 

@@ -201,7 +201,7 @@ class TrainStep:
             )
             loss = self._loss.differentiable(
                 hidden.reshape(-1, hidden.shape[-1]),
-                output_weight(self._model.config, parameters),
+                parameters[self._model.config.output_matrix]["weight"],
                 parameters.get("output_bias"),
                 expected.reshape(-1),
             )
@@ -301,10 +301,3 @@ def _total(first: mx.array, *others: mx.array) -> mx.array:
 
 def output_loss(config: ModelConfig) -> OutputLoss:
     return OutputLoss(config.pad_id, config.label_smoothing, config.logit_scale)
-
-
-def output_weight(config: ModelConfig, parameters: Any) -> mx.array:
-    """The matrix of the softmax layer, (V,d_model)."""
-    if not config.tied_output:
-        return parameters["output"]["weight"]
-    return parameters["source_words" if config.shared_embeddings else "target_words"]["weight"]

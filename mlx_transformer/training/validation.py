@@ -14,7 +14,7 @@ from mlx_transformer.data.metrics import Metric, measure
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import ValidationConfig
 from mlx_transformer.training.report import Sample, ValidationReport, number, perplexity
-from mlx_transformer.training.step import output_loss, output_weight
+from mlx_transformer.training.step import output_loss
 
 SAMPLES = 3
 # What is reported with what a recipe is judged by; BLEU of single words would always be 0.
@@ -55,7 +55,7 @@ class Validator:
     def _loss(self, model: Transformer) -> tuple[float, float]:
         """Label-smoothed loss and negative log-likelihood, means of a target token."""
         measure = output_loss(model.config)
-        weight = output_weight(model.config, model.parameters())
+        weight = model[model.config.output_matrix].weight
         bias = model.get("output_bias")
         sums = np.zeros(3)
         with device.side_by_side(1):  # training has left one lane its share of the cores

@@ -1,5 +1,6 @@
 """The shapes of batches: few, within the budget, close to the best there is."""
 
+import doctest
 from collections import Counter
 from itertools import combinations
 from math import ceil
@@ -9,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mlx_transformer.data import grid
 from mlx_transformer.data.grid import choose_grid
 from mlx_transformer.errors import InputError
 
@@ -89,3 +91,7 @@ def test_long_tails_are_cheap():
 def test_a_sentence_longer_than_the_budget_is_said():
     with pytest.raises(InputError, match="batch_tokens 9 is less than the longest sentence, 10"):
         choose_grid(np.array([[3, 10]]), 9, 32)
+
+
+def test_the_worked_example():
+    assert doctest.testmod(grid) == (0, 2)
