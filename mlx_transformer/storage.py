@@ -157,6 +157,11 @@ def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
     """
     for name in (CONFIG_FILE, WEIGHTS_FILE):
         if not (directory / name).is_file():
+            for inner in ("model", "best"):  # of a training run
+                if is_model_directory(directory / inner):
+                    raise InputError(
+                        f"{directory} is a training run: its model is {directory / inner}"
+                    )
             raise InputError(
                 f"{directory} is not a model directory: it has no {name} "
                 "(train one, or make one with mlx-transformer convert)"

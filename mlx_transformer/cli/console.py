@@ -76,6 +76,9 @@ class Console:
             self.message(line)
         self._draw_curves()
 
+    def tested(self, report: ValidationReport) -> None:
+        self.message(report.lines()[0])
+
     def _draw_curves(self) -> None:
         """A picture is worth no run: where matplotlib or space is missing there is none."""
         if self._run is None or not self._shown or find_spec("matplotlib") is None:

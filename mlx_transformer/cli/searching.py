@@ -48,6 +48,8 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, metavar="P", help="for --sample: among the top P of probability")
     add("--seed", type=int, metavar="N", help="for --sample (default 0)")
     add("--max-tokens", type=int, metavar="N", help="length limit (default: source + 50)")
+    add("--min-tokens", type=int, metavar="N", help="no translation ends before (default 0)")
+    add("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row come twice")
 
 
 def options_of(args: argparse.Namespace, defaults: SearchOptions) -> SearchOptions:

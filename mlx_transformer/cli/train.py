@@ -26,6 +26,8 @@ examples:
   mlx-transformer train --resume runs/mine
   mlx-transformer train --resume runs/mine --set training.max_steps=20000
   mlx-transformer train my-recipe.toml --start weights/en-de --out runs/tuned
+  mlx-transformer train --list
+  mlx-transformer train --show numbers
   mlx.launch -n 2 mlx-transformer train numbers --out runs/numbers    (two processes)
 
 Ctrl-C, SIGTERM or a closed terminal saves and stops; a second Ctrl-C quits at once. The model, an
@@ -49,6 +51,10 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="fine-tune this model (a directory, or a hub name), with its own tokenizer",
     )
     parser.add_argument("--from", dest="old_start", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--list", action="store_true", help="the recipes that are shipped")
+    parser.add_argument(
+        "--show", action="store_true", help="print the recipe with every key, and do nothing"
+    )
     parser.add_argument(
         "--set",
         action="append",
@@ -60,22 +66,46 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    from mlx_transformer.recipes import load_recipe
-
+    if args.list:
+        return _list()
     if args.old_start is not None:
-        tell("--from is called --start here now")
+        tell("--from is now --start: elsewhere --from and --to are languages")
         args.start = args.old_start
-    recipe = None
+    recipe: Recipe | None = None
+    unused: list[str] = []
     if args.resume is None:
-        if args.recipe is None or args.out is None:
+        if args.recipe is None or (args.out is None and not args.show):
             raise InputError("give a recipe and --out RUN, or --resume RUN")
-        recipe = load_recipe(args.recipe, args.overrides)
+        recipe, unused = _recipe(args)
     elif args.recipe is not None or args.out is not None or args.start is not None:
         raise InputError("--resume RUN needs nothing else: the recipe is in RUN/run.toml")
-    return _train(args, recipe)
+    if args.show and recipe is not None:
+        show(recipe.to_toml().rstrip())
+        return 0
+    return _train(args, recipe, unused)
 
 
-def _train(args: argparse.Namespace, recipe: "Recipe | None") -> int:
+def _list() -> int:
+    from mlx_transformer.recipes import first_line, shipped_recipes
+
+    for name in shipped_recipes():
+        show(f"{name:18} {first_line(name)}")
+    return 0
+
+
+def _recipe(args: argparse.Namespace) -> tuple["Recipe", list[str]]:
+    """The recipe, and what of it means nothing to a model that is there already."""
+    from mlx_transformer.cli.opening import model_directory
+    from mlx_transformer.recipes import load_recipe
+
+    recipe = load_recipe(args.recipe, args.overrides)
+    start = model_directory(args.start) if args.start else recipe.model.start
+    if start is None:
+        return recipe, []
+    return recipe.tuning(start), recipe.unused_in_tuning()
+
+
+def _train(args: argparse.Namespace, recipe: "Recipe | None", unused: list[str]) -> int:
     import mlx.core as mx
 
     from mlx_transformer.training.run import Run, held
@@ -95,17 +125,15 @@ def _train_held(
     import mlx.core as mx
 
     from mlx_transformer.cli.console import Console
-    from mlx_transformer.cli.opening import model_directory
     from mlx_transformer.training.run import Run, train
 
     first = group.rank() == 0
     console = Console(shown=first)
     if first:
-        run = (
-            Run.open(path, args.overrides)
-            if recipe is None
-            else Run.create(path, recipe, args.start and model_directory(args.start))
-        )
+        run = Run.open(path, args.overrides) if recipe is None else Run.create(path, recipe)
+        if unused:
+            listed = ", ".join(unused)
+            tell(f"the model has its own tokenizer and sizes: {listed} of the recipe mean nothing")
         console.prepared(run.prepare(console.preparing))
     mx.eval(mx.distributed.all_sum(mx.zeros(1), group=group))  # the others wait for the data
     run = Run.open(path)

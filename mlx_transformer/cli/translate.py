@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -23,8 +23,9 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import without_controls
 
 if TYPE_CHECKING:
-    from mlx_transformer.decoding.options import SearchOptions
-    from mlx_transformer.decoding.translator import Translation, Translator
+    from mlx_transformer.decoding.translator import Translation
+
+    Translate = Callable[[list[str]], Iterator[Translation]]
 
 EPILOG = """\
 examples:
@@ -46,6 +47,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("text", nargs="?", metavar="TEXT", help="what to translate; - is stdin")
     parser.add_argument("--input", metavar="FILE", help="translate its lines; - is stdin")
     parser.add_argument("--output", metavar="FILE", help="write here instead of to stdout")
+    parser.add_argument(
+        "--prefix", metavar="TEXT", default="", help="what every translation begins with"
+    )
     parser.add_argument(
         "--json", action="store_true", help="one object a line, with scores and word alignment"
     )
@@ -71,10 +75,13 @@ def run(args: argparse.Namespace) -> None:
         if source is None:
             text = args.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             with notes():
-                translation = translator.translate(text, options, attention=args.json)
+                translation = translator.translate(
+                    text, options, prefix=args.prefix, attention=args.json
+                )
             write(out, 0, text, translation, args.json)
         else:
-            translate_lines(translator, Lines(source), out, options, args.json)
+            each = partial(translator.each, options=options, prefix=args.prefix)
+            translate_lines(partial(each, attention=args.json), Lines(source), out, args.json)
     return None
 
 
@@ -100,9 +107,7 @@ def output(path: str | None) -> Iterator[TextIO]:
             yield file
 
 
-def translate_lines(
-    translator: "Translator", lines: Lines, out: TextIO, options: "SearchOptions", as_json: bool
-) -> None:
+def translate_lines(translate: "Translate", lines: Lines, out: TextIO, as_json: bool) -> None:
     """Line in, line out, each written as soon as it and all before it are done."""
     meter = Meter()
     # Translations that appear on the terminal show by themselves how far it is.
@@ -110,8 +115,7 @@ def translate_lines(
     try:
         with notes(), progress or nullcontext():
             for block in lines.blocks():
-                each = translator.each(block, options, attention=as_json)
-                for line, translation in zip(block, each, strict=True):
+                for line, translation in zip(block, translate(block), strict=True):
                     write(out, meter.sentences, line, translation, as_json)
                     meter.add(translation)
                     if progress is not None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlx_transformer.data import mixture, numbers
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, naming
 from mlx_transformer.recipes import DataConfig, FilePair
 
 
@@ -37,7 +37,8 @@ def open_text(data: DataConfig, split: str) -> ParallelText:
     if data.task == "numbers":
         return ParallelText(numbers.SIZES[split], lambda: iter(numbers.pairs(split)))
     files: tuple[FilePair, ...] = getattr(data, split)
-    counts = [mixture.share_of(_count_pairs(pair), pair.weight) for pair in files]
+    with naming(f"data.{split}"):
+        counts = [mixture.share_of(_count_pairs(pair), pair.weight) for pair in files]
 
     def pairs() -> Iterator[Pair]:
         for pair in files:
@@ -74,7 +75,7 @@ def _count_pairs(pair: FilePair) -> int:
 def count_lines(path: Path) -> int:
     """Lines of a file, the last with or without its line feed."""
     if not path.is_file():
-        raise InputError(f"no file {path}: put the text there, or name another with data.dir")
+        raise InputError(f"no file {path}: put the text there, or name another")
     lines, last = 0, b"\n"
     with path.open("rb") as file:
         if file.read(2) in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE):

@@ -9,7 +9,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, Literal, get_origin, get_type_hints
@@ -23,6 +23,7 @@ SPLITS = ("train", "valid", "test")
 MAX_WEIGHT = 1000
 # What the tokenizer decides, so a recipe may not.
 FROM_TOKENIZER = ("vocab_size", "target_vocab_size", "pad_id", "start_id", "eos_id")
+REGULARISATION = ("dropout", "label_smoothing")  # what a recipe may change of a model it tunes
 
 
 @dataclass(frozen=True)
@@ -162,10 +163,14 @@ class ValidationConfig:
 
 @dataclass(frozen=True)
 class ModelSection:
-    """[model]: a preset of `config.PRESETS` and the settings that differ from it."""
+    """[model]: a preset of `config.PRESETS` and the settings that differ from it.
+
+    With `start` it is that model, with its own tokenizer, whose training goes on.
+    """
 
     preset: str = "base"
     overrides: Mapping[str, Any] = field(default_factory=dict)
+    start: Path | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,8 +184,9 @@ class Recipe:
     validation: ValidationConfig = ValidationConfig()
 
     def __post_init__(self) -> None:
-        size = self.tokenizer.vocab_size
-        self.model_config(size, size)  # a wrong [model] is an error here, not after preparing
+        if self.model.start is None:
+            size = self.tokenizer.vocab_size
+            self.model_config(size, size)  # a wrong [model] is an error here, not after preparing
 
     def model_config(self, source_vocab_size: int, target_vocab_size: int) -> ModelConfig:
         """The model of [model], sized for a tokenizer trained by this recipe."""
@@ -198,11 +204,28 @@ class Recipe:
             )
         return config
 
+    def tuning(self, start: Path) -> "Recipe":
+        """This recipe for a model that is there already, without what that model decides."""
+        kept = {k: v for k, v in self.model.overrides.items() if k in REGULARISATION}
+        model = ModelSection(overrides=kept, start=start.resolve())
+        return replace(self, tokenizer=TokenizerConfig(), model=model)
+
+    def unused_in_tuning(self) -> list[str]:
+        """What this recipe says and `tuning` leaves out."""
+        keys = [f"model.{key}" for key in self.model.overrides if key not in REGULARISATION]
+        if self.model.preset != ModelSection.preset:
+            keys.insert(0, "model.preset")
+        return ["[tokenizer]", *keys] if self.tokenizer != TokenizerConfig() else keys
+
     def to_toml(self) -> str:
         """TOML that loads back to an equal recipe from anywhere."""
         sections = {f.name: _plain(getattr(self, f.name)) for f in fields(self)}
         model = sections["model"]
-        sections["model"] = {"preset": model["preset"], **model["overrides"]}
+        first = {"preset": model["preset"]}
+        if self.model.start is not None:
+            del sections["tokenizer"]
+            first = {"start": model["start"]}
+        sections["model"] = first | model["overrides"]
         lines = []
         for name, table in sections.items():
             lines.append(f"[{name}]")
@@ -215,6 +238,11 @@ def shipped_recipes() -> list[str]:
     """Names of the recipes in the package."""
     folder = resources.files("mlx_transformer") / "recipes"
     return sorted(f.name[: -len(SUFFIX)] for f in folder.iterdir() if f.name.endswith(SUFFIX))
+
+
+def first_line(name: str) -> str:
+    """What a shipped recipe says of itself."""
+    return _read(name)[0].partition("\n")[0].removeprefix("#").strip(" :")
 
 
 def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Recipe:
@@ -234,8 +262,10 @@ def load_recipe(name_or_path: str | Path, overrides: Iterable[str] = ()) -> Reci
         merged = {name: sections.get(name, {}) | given.get(name, {}) for name in _KEYS}
         merged["data"] = _resolve_data(merged["data"], home, given.get("data", {}))
         model = merged.pop("model")
+        start = _start(model, Path.cwd() if "start" in given.get("model", {}) else home)
+        settings = {k: v for k, v in model.items() if k not in ("preset", "start")}
         return Recipe(
-            model=ModelSection(_preset(model), {k: v for k, v in model.items() if k != "preset"}),
+            model=ModelSection(_preset(model), settings, start),
             **{name: _section(name, table) for name, table in merged.items()},
         )
 
@@ -348,6 +378,13 @@ def _preset(table: Mapping[str, Any]) -> str:
     return name
 
 
+def _start(table: Mapping[str, Any], base: Path) -> Path | None:
+    start = table.get("start")
+    if start is not None and not isinstance(start, str):
+        raise InputError(f"model.start must be the path of a model, not {start!r}")
+    return None if start is None else _absolute(start, base)
+
+
 def _section(name: str, table: Mapping[str, Any]) -> Any:
     """Build the dataclass of a section, checking every value against the type of its field."""
     hints = get_type_hints(_SECTIONS[name])
@@ -388,7 +425,8 @@ _SECTIONS: dict[str, type] = {
 _KEYS: dict[str, list[str]] = {
     "data": [f.name for f in fields(DataConfig)] + ["dir"],
     "tokenizer": [f.name for f in fields(TokenizerConfig)],
-    "model": ["preset"] + [f.name for f in fields(ModelConfig) if f.name not in FROM_TOKENIZER],
+    "model": ["preset", "start"]
+    + [f.name for f in fields(ModelConfig) if f.name not in FROM_TOKENIZER],
     "training": [f.name for f in fields(TrainingConfig)],
     "validation": [f.name for f in fields(ValidationConfig)],
 }

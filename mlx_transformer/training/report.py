@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import mlx.core as mx
 
@@ -55,7 +55,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class ValidationReport:
-    """One look at the validation set; scores are there where sentences were translated."""
+    """One look at the validation or test set; scores are there where sentences were translated."""
 
     step: int
     loss: float
@@ -67,6 +67,7 @@ class ValidationReport:
     exact: float | None = None  # per cent that is exactly right
     signature: str | None = None  # of that metric, as sacrebleu writes it
     samples: Sequence[Sample] = ()
+    split: Literal["validation", "test"] = "validation"
 
     @property
     def score(self) -> float:
@@ -79,7 +80,7 @@ class ValidationReport:
             for name, title in TITLES.items()
             if getattr(self, name, None) is not None
         )
-        head = f"validation at step {self.step}: loss {self.loss:.3f}  ppl {self.perplexity:.2f}"
+        head = f"{self.split} at step {self.step}: loss {self.loss:.3f}  ppl {self.perplexity:.2f}"
         lines = [f"{head}{scores}  ({self.seconds:.0f} s)"]
         for sample in self.samples:
             lines += [
@@ -101,6 +102,8 @@ class Reporter(Protocol):
     def trained(self, report: TrainingReport) -> None: ...
 
     def validated(self, report: ValidationReport) -> None: ...
+
+    def tested(self, report: ValidationReport) -> None: ...
 
 
 @dataclass
@@ -158,7 +161,7 @@ class MetricsLog:
         self._path = path
 
     def append(self, report: TrainingReport | ValidationReport) -> None:
-        kind = "training" if isinstance(report, TrainingReport) else "validation"
+        kind = "training" if isinstance(report, TrainingReport) else report.split
         try:
             with self._path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps({"kind": kind, **asdict(report)}) + "\n")
@@ -180,7 +183,9 @@ class MetricsLog:
     def cut(self, step: int, warn: Callable[[str], None]) -> None:
         """Forget what came after `step`: a resumed run will say it again."""
         if self._path.exists():
-            kept = [record for record in self.read(warn) if record["step"] <= step]
+            # A test belongs to the end of a run, which comes again.
+            records = [each for each in self.read(warn) if each["kind"] != "test"]
+            kept = [record for record in records if record["step"] <= step]
             replace_text(self._path, "".join(json.dumps(record) + "\n" for record in kept))
 
 

@@ -1,6 +1,7 @@
 """A run: made from a recipe, trained in its directory, resumed, ended in one averaged model."""
 
 import shutil
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
@@ -16,7 +17,7 @@ from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.prepare import PreparationReport, TellPairs, prepare, prepared
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipes import Recipe, load_recipe
+from mlx_transformer.recipes import Recipe, ValidationConfig, load_recipe
 from mlx_transformer.storage import built_aside, load_model, locked, replace_text, save_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
@@ -29,7 +30,6 @@ from mlx_transformer.training.validation import Translate, Validator
 # With another value the saved state or the position in the data would mean something else.
 FIXED_SECTIONS = ("data", "tokenizer", "model")
 FIXED_KEYS = ("training.seed", "training.batch_tokens", "training.dtype")
-REGULARISATION = ("dropout", "label_smoothing")  # what a recipe may change of a model it tunes
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,8 @@ class Run:
     recipe: Recipe
 
     @classmethod
-    def create(cls, path: Path, recipe: Recipe, start: Path | None = None) -> "Run":
-        """A new run; with `start`, of that model with its own tokenizer.
-
-        It may take the place of one that has saved nothing yet.
-        """
+    def create(cls, path: Path, recipe: Recipe) -> "Run":
+        """A new run. It may take the place of one that has saved nothing yet."""
         run = cls(path, recipe)
         if run.checkpoints.paths():
             raise InputError(
@@ -52,8 +49,8 @@ class Run:
         path.mkdir(parents=True, exist_ok=True)
         if run.files.start.exists():
             shutil.rmtree(run.files.start)
-        if start is not None:
-            run._copy_start(start)
+        if recipe.model.start is not None:
+            run._copy_start(recipe.model.start)
         run._write_recipe()
         return run
 
@@ -141,9 +138,7 @@ class Run:
         model = load_model(start, mx.float32)
         if model.config.quantization is not None:
             raise InputError(f"{start} is quantised: fine-tune the model it was made from")
-        overrides = self.recipe.model.overrides
-        changed = {key: overrides[key] for key in REGULARISATION if key in overrides}
-        model.config = replace(model.config, **changed)
+        model.config = replace(model.config, **self.recipe.model.overrides)
         tokenizer = load_tokenizer(start, model.config)
         write_model(model, tokenizer, self.files.start, f"A copy of {start}.\n")
 
@@ -151,10 +146,11 @@ class Run:
         replace_text(self.files.recipe, self.recipe.to_toml())
 
     def _card(self, directory: Path) -> str:
-        data = self.recipe.data
+        data, start = self.recipe.data, self.recipe.model.start
+        tuned = f", fine-tuned from `{start}`" if start is not None else ""
         return (
             f"# {data.source_language} to {data.target_language}\n\n"
-            "A Transformer trained with mlx-transformer:\n\n"
+            f"A Transformer trained with mlx-transformer{tuned}:\n\n"
             f'    mlx-transformer translate --model {directory} "..."\n\n'
             f"The recipe it was trained with:\n\n```toml\n{self.recipe.to_toml()}```\n"
         )
@@ -189,6 +185,11 @@ def train(
         reporter.message(f"going on after step {progress.step} of {recipe.training.max_steps}")
     if group.rank() == 0:
         MetricsLog(run.files.metrics).cut(progress.step, reporter.message)
+    if recipe.training.warmup > recipe.training.max_steps:
+        reporter.message(
+            f"training.warmup {recipe.training.warmup:,} is beyond training.max_steps "
+            f"{recipe.training.max_steps:,}: the learning rate never reaches its peak"
+        )
     if device.builds_kernels():
         reporter.message("the first steps build kernels: up to a minute each, once")
 
@@ -202,7 +203,7 @@ def train(
     )
     hooks = Hooks(
         reporter,
-        _validator(run, config, translate),
+        _validator(run, "valid", run.recipe.validation, config, translate),
         lambda best: run.write_model(best, run.files.best),
         interruption,
     )
@@ -213,16 +214,31 @@ def train(
     with interruption:
         outcome = trainer.train(progress)
     if outcome != "interrupted" and group.rank() == 0:
-        run.average(recipe.training.average_last, run.files.model)
+        *_, newest = run.average(recipe.training.average_last, run.files.model)
+        _test(run, int(newest.name.removeprefix("step-")), translate, reporter)
     return outcome
 
 
-def _validator(run: Run, config: ModelConfig, translate: Translate) -> Validator | None:
-    corpus = ParallelCorpus.open(run.files.data, "valid")
+def _validator(
+    run: Run, split: str, settings: ValidationConfig, config: ModelConfig, translate: Translate
+) -> Validator | None:
+    corpus = ParallelCorpus.open(run.files.data, split)
     if len(corpus) == 0:
         return None
     batches = Batches(corpus, config, run.recipe.training.batch_tokens)
-    return Validator(corpus, batches, run.recipe.validation, translate)
+    return Validator(corpus, batches, settings, translate)
+
+
+def _test(run: Run, step: int, translate: Translate, reporter: Reporter) -> None:
+    """Judge the finished model by every sentence of the recipe's test set."""
+    model, settings = load_model(run.files.model), run.recipe.validation
+    if settings.sentences > 0:
+        settings = replace(settings, sentences=sys.maxsize)
+    validator = _validator(run, "test", settings, model.config, translate)
+    if validator is not None:
+        report = replace(validator(model, step), split="test")
+        MetricsLog(run.files.metrics).append(report)
+        reporter.tested(report)
 
 
 def write_model(model: Transformer, tokenizer: Tokenizer, directory: Path, card: str) -> None:

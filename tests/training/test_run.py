@@ -7,12 +7,15 @@ import shutil
 import signal
 import subprocess
 import time
+import tomllib
 
 import numpy as np
 import pytest
+from sacrebleu.metrics import BLEU
 
 from mlx_transformer.__main__ import main
 from mlx_transformer.decoding.translator import load
+from mlx_transformer.recipes import shipped_recipes
 from tests.training.tasks import (
     command,
     metrics,
@@ -69,6 +72,55 @@ def test_a_run_leaves_what_it_promises(finished):
     (first, last) = metrics(run, "validation")
     assert (first["step"], last["step"]) == (15, 30)
     assert last["signature"].startswith("nrefs:1|") and len(last["samples"]) == 3
+
+
+@pytest.mark.slow
+def test_the_test_set_is_scored_at_the_end_and_once(finished, tmp_path):
+    """In this task it is the validation set, of which all 50 sentences are judged now."""
+    (tested,) = metrics(finished / "run", "test")
+    assert tested["step"] == 30
+    model = load(finished / "run" / "model")
+    sources, references = (
+        (finished / f"valid.{side}").read_text().splitlines() for side in ("in", "out")
+    )
+    translations = [found.text for found in model.translate(sources, beam=1)]
+    assert tested["bleu"] == pytest.approx(BLEU().corpus_score(translations, [references]).score)
+    shutil.copytree(finished / "run", tmp_path / "run")
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    assert len(metrics(tmp_path / "run", "test")) == 1
+
+
+def test_the_old_name_of_start_works_with_a_hint(tmp_path, capsys):
+    assert main(["train", "numbers", "--from", "/nowhere", "--out", str(tmp_path / "new")]) == 2
+    hint, error = capsys.readouterr().err.splitlines()
+    assert "--from is now --start" in hint
+    assert "/nowhere is not a model directory" in error
+
+
+def test_recipes_are_listed_and_shown(capsys):
+    assert main(["train", "--list"]) == 0
+    listed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in listed] == shipped_recipes()
+    assert all(len(line.split()) > 3 for line in listed)
+    assert main(["train", "--show", "numbers", "--set", "training.max_steps=7"]) == 0
+    shown = tomllib.loads(capsys.readouterr().out)
+    assert shown["training"]["max_steps"] == 7
+    assert shown["training"]["beta2"] == 0.98
+    assert shown["data"]["task"] == "numbers"
+
+
+@pytest.mark.slow
+def test_a_missing_file_and_a_warmup_without_end_name_their_keys(tmp_path, capsys):
+    recipe = tiny_task(tmp_path)
+    (tmp_path / "valid.in").unlink()
+    call = ["train", str(recipe), "--out", str(tmp_path / "run")]
+    assert main(call) == 2
+    assert f"data.valid: no file {tmp_path / 'valid.in'}" in capsys.readouterr().err
+    (tmp_path / "valid.in").write_text((tmp_path / "valid.out").read_text())
+    steps = overrides(training_max_steps=1, validation_sentences=0)
+    assert main([*call, *steps]) == 0
+    said = "training.warmup 100 is beyond training.max_steps 1"
+    assert said in capsys.readouterr().err
 
 
 def test_the_final_model_is_the_average_of_the_last_checkpoints(finished):
@@ -214,9 +266,15 @@ def test_fine_tuning_starts_from_the_model_with_its_tokenizer(finished, tmp_path
     shutil.copytree(model, started)
     recipe = tiny_task(tmp_path / "other", reverse=True, d_model=32)
     slow = overrides(training_learning_rate=1e-20, training_max_steps=2)
-    result = train(recipe, "--from", started, "--out", run, *slow)
+    result = train(recipe, "--start", started, "--out", run, *slow)
     assert result.returncode == 0, result.stderr
     name = "model.safetensors"
+    assert "[tokenizer], model.preset, model.d_model" in result.stderr.replace("\n", " ")
+    recorded = tomllib.loads((run / "run.toml").read_text(encoding="utf-8"))
+    assert "tokenizer" not in recorded
+    assert recorded["model"] == {"start": str(started), "dropout": 0.1}
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    assert f"fine-tuned from `{started}`" in card and "vocab_size" not in card
     assert (run / "model" / name).read_bytes() == (model / name).read_bytes()
     assert (run / "data" / "tokenizer.model").read_bytes() == (
         model / "tokenizer.model"
@@ -264,6 +322,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path):
         (["--resume", "{run}", "--set", "model.h=4"], "model.h cannot change within a run"),
         (["--resume", "{run}", "--set", "training.max_step=4"], "did you mean 'max_steps'"),
         (["numbers", "--start", "/nowhere", "--out", "{new}"], "/nowhere is not a model directory"),
+        (["numbers", "--start", "{run}", "--out", "{new}"], "is a training run: its model is"),
     ],
 )
 def test_a_wrong_call_is_one_sentence(finished, tmp_path, capsys, args, sentence):
