@@ -116,11 +116,15 @@ def _train(args: argparse.Namespace, recipe: "Recipe | None", unused: list[str])
     if recipe is None:
         Run.open(path)  # before anything is made there
     with held(path) if first else nullcontext():
-        return _train_held(args, recipe, path, group)
+        return _train_held(args, recipe, unused, path, group)
 
 
 def _train_held(
-    args: argparse.Namespace, recipe: "Recipe | None", path: Path, group: "mx.distributed.Group"
+    args: argparse.Namespace,
+    recipe: "Recipe | None",
+    unused: list[str],
+    path: Path,
+    group: "mx.distributed.Group",
 ) -> int:
     import mlx.core as mx
 
