@@ -21,10 +21,11 @@ from mlx_transformer.storage import named_parameters
 
 # Settings that no tensor shows: the file or the user must say them.
 REQUIRED = ("h", "pad_id", "start_id", "eos_id")
-# Parameters that the model leaves out when they repeat another one or follow a formula.
+# Parameters that the model leaves out when they repeat another one, follow a formula or are zeros.
 LEFT_OUT = (
     "target_words.weight",
     "output.weight",
+    "output_bias",
     "source_embedding.positions",
     "target_embedding.positions",
 )
@@ -83,6 +84,7 @@ def _config(family: Family, source: Source, chosen: Mapping[str, Rule]) -> Model
     shown_by_tensors = {
         **_sizes(source, chosen, known["h"]),
         **_parts(chosen),
+        "output_bias": _has_output_bias(source, chosen),
         **_ties(source, chosen),
         **_positions(source, chosen, known.get("position_offset", 0)),
     }
@@ -137,12 +139,17 @@ def _parts(chosen: Mapping[str, Rule]) -> dict[str, Any]:
             "attention_bias": "encoder.layers.0.self_attention.out.bias",
             "feed_forward_bias": "encoder.layers.0.feed_forward.w_2.bias",
             "relative_per_layer": "encoder.relative.1.weight",
-            "output_bias": "output_bias",
             "encoder_final_norm": "encoder.norm.weight",
             "decoder_final_norm": "decoder.norm.weight",
             "embedding_norm": "source_embedding.norm.weight",
         }.items()
     }
+
+
+def _has_output_bias(source: Source, chosen: Mapping[str, Rule]) -> bool:
+    """One of zeros is none: transformers saves such a bias for models that never had one."""
+    rule = chosen.get("output_bias")
+    return rule is not None and any(source.tensors[key].numpy().any() for key in rule.keys)
 
 
 def _ties(source: Source, chosen: Mapping[str, Rule]) -> dict[str, Any]:
