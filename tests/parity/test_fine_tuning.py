@@ -50,7 +50,7 @@ def calmed(model: PreTrainedModel) -> PreTrainedModel:
     """Weights as training leaves them: with sharper ones a rounding grows in every step."""
     with torch.no_grad():
         for weights in model.parameters():
-            if weights.ndim == 2:
+            if weights.ndim == 2 and weights.requires_grad:  # Pegasus has positions by a formula
                 weights *= 0.5
         if hasattr(model, "final_logits_bias"):  # which transformers does not train
             model.final_logits_bias.zero_()
