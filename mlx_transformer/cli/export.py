@@ -6,6 +6,7 @@ from pathlib import Path
 from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show, tell
 from mlx_transformer.config import ModelConfig
+from mlx_transformer.convert.export_ctranslate2 import export_ctranslate2
 from mlx_transformer.convert.export_marian import export_marian, has_sentencepiece
 from mlx_transformer.convert.export_torch import export_torch
 from mlx_transformer.errors import InputError
@@ -15,9 +16,9 @@ from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 DESCRIPTION = """\
 Write a model for other frameworks, in float32.
 
-  marian  a directory that transformers (MarianMTModel, MarianTokenizer) and
-          ct2-transformers-converter load
-  torch   a state dict for torch.nn.Transformer, and load_in_torch.py, which loads it
+  ctranslate2  a directory that ctranslate2.Translator loads
+  marian       a directory that transformers (MarianMTModel, MarianTokenizer) loads
+  torch        a state dict for torch.nn.Transformer, and load_in_torch.py, which loads it
 """
 
 
@@ -26,7 +27,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: mlx-transformer export weights/en-de exported --format marian"
     parser.add_argument("model", metavar="MODEL", type=Path, help="a model, by any name")
     parser.add_argument("out", metavar="OUT", type=Path, help="a directory to make")
-    parser.add_argument("--format", choices=["marian", "torch"], required=True)
+    parser.add_argument("--format", choices=["ctranslate2", "marian", "torch"], required=True)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -38,7 +39,9 @@ def run(args: argparse.Namespace) -> None:
         if args.format == "torch":
             export_torch(model, aside)
         else:
-            export_marian(model, _sentencepiece_tokenizer(directory, model.config), aside)
+            tokenizer = _sentencepiece_tokenizer(directory, model.config)
+            write = export_marian if args.format == "marian" else export_ctranslate2
+            write(model, tokenizer, aside)
     show(args.out)
 
 
@@ -51,8 +54,5 @@ def _sentencepiece_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer 
         return None
     if has_sentencepiece(tokenizer):
         return tokenizer
-    tell(
-        f"the words of {directory} are cut beforehand, which MarianTokenizer cannot do; "
-        "exporting the weights alone"
-    )
+    tell(f"the words of {directory} are not cut by SentencePiece: exporting the weights alone")
     return None

@@ -50,6 +50,7 @@ TABLE: Table = {
 # Words of encoder and decoder, the first of these names that a model has.
 SOURCE_WORDS = ("encoder/embeddings_0/weight", "encoder/embeddings/weight")
 TARGET_WORDS = ("decoder/embeddings/weight",)
+OUTPUT, OUTPUT_BIAS = "decoder/projection/weight", "decoder/projection/bias"
 # The number that a model has for its activation; the two after these are tanh and sigmoid.
 ACTIVATIONS = ("relu", "gelu_tanh", "swish", "gelu", "gelu_sigmoid")
 # Settings that we read, or that change no translation; any other one must be off.
@@ -86,8 +87,8 @@ def found(source: Source) -> dict[str, Line]:
     return {
         "source_words.weight": grown(SOURCE_WORDS),
         "target_words.weight": grown(TARGET_WORDS),
-        "output.weight": grown(("decoder/projection/weight",)),
-        "output_bias": [*grown(("decoder/projection/bias",), NEVER), *no_bias],
+        "output.weight": grown((OUTPUT,)),
+        "output_bias": [*grown((OUTPUT_BIAS,), NEVER), *no_bias],
     }
 
 

@@ -50,12 +50,24 @@ def position_tables(
     return encoder[config.position_offset :], decoder[config.position_offset :]
 
 
+# What the frameworks of the paper's Transformer have no other form of.
+PLAIN_PARTS: dict[str, Any] = {
+    "norm_kind": "layer",
+    "scale_attention": True,
+    "gated_feed_forward": False,
+    "feed_forward_bias": True,
+    "decoder_cell": "self-attention",
+}
+
+
 def check_expressible(config: ModelConfig, where: str, **settings: Any) -> None:
     """Refuse a model that differs in one of `settings`, or whose heads do not share d_model
     evenly, and name the setting."""
     for name, size in zip(("d_k", "d_v"), config.head_sizes, strict=True):
         if size * config.h != config.d_model:
             raise InputError(f"{where} cannot express {name} {size}: it must be d_model / h")
+    if config.positions == "relative":
+        raise InputError(f"{where} cannot express relative positions here")
     for name, value in settings.items():
         if getattr(config, name) != value:
             raise InputError(

@@ -23,6 +23,7 @@ import mlx.core as mx
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export import (
+    PLAIN_PARTS,
     check_expressible,
     float32_weights,
     position_tables,
@@ -31,7 +32,13 @@ from mlx_transformer.convert.export import (
 from mlx_transformer.model import Transformer
 from mlx_transformer.tokenizer import Side, Tokenizer
 
-ACTIVATIONS = {"relu": "relu", "gelu": "gelu", "gelu_tanh": "gelu_new", "swish": "swish"}
+ACTIVATIONS = {
+    "relu": "relu",
+    "gelu": "gelu",
+    "gelu_tanh": "gelu_new",
+    "gelu_sigmoid": "quick_gelu",
+    "swish": "swish",
+}
 
 # Our name of a projection or norm in a layer -> Marian's, in the order in which ours stacks them.
 LAYER = {
@@ -84,6 +91,7 @@ def export_marian(model: Transformer, tokenizer: Tokenizer | None, directory: Pa
         embedding_norm=False,
         norm_eps=1e-5,
         logit_scale=1.0,
+        **PLAIN_PARTS,
     )
     weights = float32_weights(model)
     vocabulary = _vocabulary(config, weights)

@@ -18,6 +18,7 @@ import numpy as np
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export import (
+    PLAIN_PARTS,
     check_expressible,
     float32_weights,
     position_tables,
@@ -47,7 +48,7 @@ DECODER_LAYER = {
 
 def export_torch(model: Transformer, directory: Path) -> None:
     """Write model.pt, config.json and load_in_torch.py, which explains how to use them."""
-    check_expressible(model.config, "torch.nn.Transformer")
+    check_expressible(model.config, "torch.nn.Transformer", **PLAIN_PARTS)
     weights = float32_weights(model)
     state = _transformer(model.config, weights) | _around(model.config, weights)
     write_torch_file(directory / "model.pt", state)
