@@ -27,7 +27,7 @@ PositionLayout = Literal["interleaved", "halves"]
 DecoderCell = Literal["self-attention", "ssru"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]
 
-# No model is larger. MLX counts in 32 bits, and its own complaints mean nothing to a user.
+# No model is larger. MLX counts in 32 bits, and its own errors would not help a user.
 MOST = 1 << 24
 MOST_OF = {
     "encoder_layers": 1 << 10,

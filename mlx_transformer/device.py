@@ -16,8 +16,8 @@ import mlx.core as mx
 
 from mlx_transformer.cpu import blas, kernels, lanes, startup
 
-# Metal's fused attention of so few queries has no backward pass: under gradients "causal" throws.
-# With an array MLX takes its unfused way there.
+# For this few queries Metal's fused attention has no backward pass, and "causal" raises an error
+# under gradients. With an array as mask MLX uses its unfused operations.
 SHORT_QUERIES = 8
 
 # True where a query may look, or numbers to add to the scores, or "causal"; None: everywhere.
@@ -86,7 +86,7 @@ def _mask_array(mask: Mask, T: int, S: int) -> mx.array | None:
 def by_head(x: mx.array) -> mx.array:
     """(B,T,h,d) -> (B,h,T,d). On a CPU each head in one piece, as products there want it."""
     B, T, h, d = x.shape
-    if T == 1:  # nothing to move, and MLX sees that there is not
+    if T == 1:  # a reshape is enough: nothing has to move
         return x.reshape(B, h, 1, d)
     return x.swapaxes(1, 2) if is_gpu() else mx.contiguous(x.swapaxes(1, 2))
 

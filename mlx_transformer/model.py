@@ -324,7 +324,7 @@ def linear(d_in: int, d_outs: Sequence[int], bias: bool) -> Linear:
 
 # 3.4 Embeddings and softmax, 3.5 positional encoding
 
-# Threads share models, and none may put a shorter table in the place of a longer one.
+# Threads share models: no thread may replace a longer table by a shorter one.
 _reserving = Lock()
 
 

@@ -223,7 +223,8 @@ def _check_finite(model: Transformer) -> None:
         if mx.issubdtype(array.dtype, mx.floating)
     }
     sums = mx.stack([array.sum().astype(mx.float32) for array in weights.values()])
-    # One that is not finite makes its sum so. Many large ones may, too: they are looked at closely.
+    # The sum of an array with a number that is not finite is not finite. The sum of many large
+    # numbers can overflow too, so such an array is looked at number by number.
     for (name, array), total in zip(weights.items(), np.array(sums), strict=True):
         if not np.isfinite(total) and not mx.isfinite(array).all().item():
             raise InputError(f"the weights of {name} are not finite")

@@ -40,7 +40,7 @@ ACTIVATIONS = {
     "swish": "swish",
 }
 
-# Our name of a projection or norm in a layer -> Marian's, in the order in which ours stacks them.
+# Our parameter in a layer -> Marian's names, in the order in which ours stacks them.
 LAYER = {
     "self_attention.qkv": ["self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"],
     "self_attention.out": ["self_attn.out_proj"],

@@ -28,7 +28,7 @@ from mlx_transformer.model import Transformer
 
 EXAMPLE = Path(__file__).with_name("torch_example.py")
 
-# Our names in a layer -> PyTorch's. Of its `in_proj`, ours are the rows from top to bottom.
+# PyTorch's name in a layer -> our parameters, stacked in this order.
 ENCODER_LAYER = {
     "self_attn.in_proj_*": ["self_attention.qkv.*"],
     "self_attn.out_proj.*": ["self_attention.out.*"],

@@ -165,7 +165,7 @@ def stored_dtype(rule: Rule, tensors: Tensors, wanted: str | None) -> str:
     """`wanted`, or else the checkpoint's own precision; float64 is more than MLX computes with."""
     floats = {*FLOATS, "float64"}
     dtypes = {tensors[key].dtype for key in rule.keys}
-    if not rule.keys:  # zeros are like everything else
+    if not rule.keys:  # zeros take the dtype of the other tensors
         dtypes = {tensor.dtype for tensor in tensors.values()} & floats
     if odd := dtypes - floats:
         raise InputError(f"{rule.keys[0]} is {odd.pop()}: weights must be floating-point numbers")

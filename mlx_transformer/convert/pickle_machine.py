@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import shown
 
-# Far above any checkpoint's, far below what would hurt: see tests/convert/test_hostile.py.
+# Far more than any checkpoint needs, far less than would hurt: see tests/convert/test_hostile.py.
 MAX_BYTES = 64 << 20
 MAX_STEPS = 4_000_000
 MAX_OBJECTS = 1_000_000

@@ -17,7 +17,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.model import sinusoids
 
-# Built with bias=False, only the attention of our model does without biases, too.
+# Our attention can do without biases; other biases are zeros if nn.Transformer has none.
 ENCODER_LAYER: Table = {
     "self_attention.qkv.*": "self_attn.in_proj_*",
     "self_attention.out.*": "self_attn.out_proj.*",

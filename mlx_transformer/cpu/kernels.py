@@ -76,7 +76,7 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
         wide = x.astype(mx.float32)
         centred = wide - mx.mean(wide, axis=-1, keepdims=True)
         variance = mx.mean(mx.square(centred), axis=-1, keepdims=True)
-        # Contiguous, or the compiler would take the root again for every number of a row.
+        # Contiguous: otherwise the compiled kernel takes the root again for each number of a row.
         scale = mx.contiguous(mx.rsqrt(variance + eps))
         return (centred * scale * weight + bias).astype(x.dtype), centred, scale
 
@@ -85,7 +85,7 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
         d_out, (_, centred, scale) = cotangents[0].astype(mx.float32), outputs
         normal = centred * scale
         d_normal = d_out * primals[1]
-        share = mx.full((d, 1), 1 / d)  # means as products, which are five times as fast as sums
+        share = mx.full((d, 1), 1 / d)  # means by matrix products: five times as fast as MLX's sums
         d_x = scale * (d_normal - d_normal @ share - normal * ((d_normal * normal) @ share))
         axes = tuple(range(len(rows)))
         found = d_x, mx.sum(d_out * normal, axis=axes), mx.sum(d_out, axis=axes)

@@ -46,7 +46,7 @@ def side_by_side(count: int) -> Iterator[None]:
     with blas.threads(max(1, cores() // count)):
         try:
             yield
-        except BaseException:  # also a search given up half-way: its lanes are still at work
+        except BaseException:  # also when a search is given up: its lanes are still computing
             for lane in range(count):
                 mx.synchronize(stream(lane))
             raise

@@ -26,8 +26,8 @@ def prepare() -> None:
     if "mlx.core" in sys.modules:
         _lost = f"{blas.LOST}: {TOO_LATE}"
         return
-    # Between two products OpenBLAS's threads spin, for some 20 ms unless told. Where other threads
-    # want the cores as well, 2^12 cycles are better.
+    # OpenBLAS's threads spin between two products, by default for about 20 ms. Other threads need
+    # the cores too, so let them spin for 2^12 cycles only.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
     _lost = blas.load()
     # MLX launches the operations of a graph breadth first only up to this width, 20 unless told,

@@ -91,8 +91,8 @@ def _insert_corners(counts: np.ndarray, sizes: np.ndarray, number: int) -> list[
     """Start with the largest, which holds all, and add the one that saves most again and again."""
     corners = [(sizes.shape[0] - 1, sizes.shape[1] - 1)]
     cost = _cost(sizes, corners)
-    # What a corner saves only shrinks as others are added, so an old figure is an upper bound:
-    # one that is still on top with its figure brought up to date is the best.
+    # A corner saves less the more others there are, so an old figure is an upper bound. A corner
+    # whose new figure is still the highest is the best.
     savings = counts.cumsum(0).cumsum(1) * (sizes[-1, -1] - sizes)
     heap = [(-int(saving), corner) for corner, saving in np.ndenumerate(savings) if saving > 0]
     heapq.heapify(heap)

@@ -23,9 +23,8 @@ from mlx_transformer.errors import InputError
 
 Ids = Sequence[int]
 
-# Batches have these sizes, except for what is left of a text, and shrink to these only. For a
-# compiled step, which should meet few shapes, lengths are rounded up too; where nothing is
-# compiled that would be work for nothing.
+# Batches have these numbers of rows (the last of a text may have others) and shrink to these only.
+# A compiled step should meet few shapes: there lengths are rounded up to a multiple of COARSE, too.
 ROWS = sorted({2**i for i in range(11)} | {3 * 2**i for i in range(9)})
 COARSE = 16
 SPARE = 8  # positions of room beyond the length of the source, to begin with
@@ -65,9 +64,9 @@ class SearchBatch:
         self._forced = padded([prefix or first for prefix in prefixes or [()] * B], NONE)
         memory = model.encode(source)
         device.launch_early(memory, rows=B * K)
-        # Read in every step, so it is worth laying them out head by head.
+        # Every step reads them: lay them out head by head once.
         layers = [(mx.contiguous(k), mx.contiguous(v)) for k, v in model.memory_keys_values(memory)]
-        # Whether there is padding to hide would be one more case to compile.
+        # Compiled, a case without padding would be one more shape: always pass the mask.
         padding = step.compiled or any(len(ids) < source.shape[1] for ids in sources)
         self._memory = Memory(layers, model.source_mask(source) if padding else None)
         room = round_up(min(source.shape[1] + SPARE, max(limits)), COARSE)
@@ -78,7 +77,10 @@ class SearchBatch:
         )
         self._flags: mx.array | None = None
         self._dropped: set[int] = set()
-        self._before = self.hyps, self._sentences  # a step ago: to read them costs no waiting
+        self._before = (
+            self.hyps,
+            self._sentences,
+        )  # those of a step ago are computed: reading them does not wait
 
     @property
     def open(self) -> bool:
@@ -205,7 +207,7 @@ class SearchBatch:
                 for row_words, score in zip(words[row], scores[row], strict=True)
                 if score > -np.inf
             ]
-            # A search that may say nothing at all, everything being banned, has an answer too.
+            # Where all words are banned nothing can be written: the answer is empty.
             found = found or [Hypothesis([], -np.inf, -np.inf, complete=False)]
             best = sorted(found, key=lambda h: -h.score)[: self._step.options.nbest]
             self.results[self._sentences[row]] = best

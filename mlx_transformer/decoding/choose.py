@@ -182,7 +182,7 @@ def repeats(words: mx.array, t: mx.array, n: int, V: int) -> mx.array:
     for i in range(n - 1):
         recent = mx.take(words, mx.maximum(t - (n - 1) + i, 0), axis=2)[..., None]
         same &= words[:, :, i : i + windows] == recent
-    # Windows that do not match point to one more word than there is, which is then cut off.
+    # Windows that do not match write to word V, one too many; it is cut off in the end.
     ends = mx.where(same, words[:, :, n - 1 :], V)
     seen = mx.zeros((B, K, V + 1), mx.bool_)
     return mx.put_along_axis(seen, ends, mx.array(True), axis=-1)[..., :V]

@@ -56,7 +56,7 @@ class Search:
 
     def __init__(self, model: Transformer, options: SearchOptions):
         own = laid_out_for_search(model)
-        mx.eval(own.state)  # before several streams ask for it
+        mx.eval(own.state)  # once, before several lanes use it
         self.step = SearchStep(own, options)
 
     def fits(self, options: SearchOptions) -> bool:

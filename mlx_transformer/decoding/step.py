@@ -38,7 +38,7 @@ class SearchStep:
         self.compiled = device.compiles_search()
         self._choose = chooser(options, model.config.eos_id)
         self._ban_logits = [banned_logits(options, model.config, end=end) for end in (False, True)]
-        # The weights are inputs: as constants, every trace would hold them.
+        # The weights are inputs. As constants, every compiled shape would keep a copy of them.
         self.run = mx.compile(self._run, inputs=model.state) if self.compiled else self._run
 
     def ban_logits(self, t: int) -> mx.array:
@@ -62,7 +62,7 @@ class SearchStep:
         """
         B, K, _ = hyps.words.shape
         hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t, Q))
-        # A single hypothesis sees its whole past, and uncompiled nothing reaches beyond.
+        # A single hypothesis sees its whole past. Uncompiled, the cache holds nothing else.
         alone = K == 1 and not self.compiled
         layers = layer_caches(caches, hyps.slots, now.t, reach, Q, alone=alone)
         hidden = self.model.decode(

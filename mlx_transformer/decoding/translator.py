@@ -80,7 +80,7 @@ class Translator:
     def __init__(
         self, model: Transformer, tokenizer: Tokenizer, defaults: SearchOptions | None = None
     ):
-        mx.eval(model.state)  # what is left to do can only be done in the thread that planned it
+        mx.eval(model.state)  # MLX arrays not computed yet belong to this thread: compute them here
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = defaults or SearchOptions()

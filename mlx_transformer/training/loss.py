@@ -14,8 +14,9 @@ import mlx.core as mx
 
 from mlx_transformer import device
 
-# A chunk holds about so many logits, 16 MB in float32, which a CPU's last cache can keep; but not
-# so few rows that adding up the gradient of the weight would cost as much as the products.
+# A chunk has about this many logits: 16 MB in float32, which fit a CPU's last cache. It has at
+# least CHUNK_ROWS rows: with fewer, summing the gradient of the weight would cost as much as the
+# products.
 CHUNK_LOGITS = 2**22
 CHUNK_ROWS = 256
 
@@ -94,7 +95,7 @@ class OutputLoss:
                 d_bias = d_bias + chunk.d_logits.sum(axis=0)
             d_hidden.append((d_logits @ w) * self.logit_scale)
             smoothed, nll = smoothed + chunk.smoothed, nll + chunk.nll
-            # The next chunk waits for this one, or the logits of all would be alive at once.
+            # The next chunk waits for this one: otherwise all logits could be in memory at once.
             done = [d_weight, d_bias, smoothed, nll, d_hidden[-1]]
             (w,) = mx.depends([w], done)
         outputs = (smoothed, nll, mx.concatenate(d_hidden), d_weight)

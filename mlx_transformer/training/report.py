@@ -183,7 +183,7 @@ class MetricsLog:
     def cut(self, step: int, warn: Callable[[str], None]) -> None:
         """Forget what came after `step`: a resumed run will say it again."""
         if self._path.exists():
-            # A test belongs to the end of a run, which comes again.
+            # The test score belongs to the end of the run, and the end is reached again.
             records = [each for each in self.read(warn) if each["kind"] != "test"]
             kept = [record for record in records if record["step"] <= step]
             replace_text(self._path, "".join(json.dumps(record) + "\n" for record in kept))

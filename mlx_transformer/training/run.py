@@ -27,7 +27,7 @@ from mlx_transformer.training.step import TrainingState, initial_state
 from mlx_transformer.training.trainer import Hooks, Outcome, Trainer
 from mlx_transformer.training.validation import Translate, Validator
 
-# With another value the saved state or the position in the data would mean something else.
+# Changing these would make the saved state, or the position in the data, wrong.
 FIXED_SECTIONS = ("data", "tokenizer", "model")
 FIXED_KEYS = ("training.seed", "training.batch_tokens", "training.dtype")
 
@@ -210,7 +210,7 @@ def train(
     trainer = Trainer(
         config, state, batches, recipe.training, recipe.validation, run.files, hooks, group
     )
-    del state  # of which the trainer has a copy of its own
+    del state  # the trainer has its own copy: free this one
     with interruption:
         outcome = trainer.train(progress)
     if outcome != "interrupted" and group.rank() == 0:

@@ -107,7 +107,7 @@ class TrainStep:
         group: mx.distributed.Group | None = None,
         lanes: int = 1,
     ) -> None:
-        self._model = Transformer(model)  # whatever weights it has: each gradient sets its own
+        self._model = Transformer(model)  # its own weights are never used: `objective` sets them
         self._config = config
         self._group = group or mx.distributed.init()
         self._lanes = lanes
@@ -118,7 +118,7 @@ class TrainStep:
         self._loss = output_loss(model)
         ranks = mx.random.split(mx.random.key(config.seed), self._group.size())
         self._key = ranks[self._group.rank()]
-        # Compiled apart: within one graph lanes would share constants, which then do not fuse.
+        # Compiled one by one: in one graph lanes would share constants, which MLX does not fuse.
         self._share = mx.compile(self._share_gradients)
         self._reduce = mx.compile(self._reduce_and_clip)
         self._adam = mx.compile(self._adam_update)
@@ -158,7 +158,7 @@ class TrainStep:
         sums: list[GradientSum] = []
         for i, batch in enumerate(batches):
             if sums:
-                # Launched now, or the activations of all micro-batches might be alive at once.
+                # Launch now: or the activations of all micro-batches could be in memory at once.
                 sums = [self._sum(sums)]
                 mx.async_eval(sums)
             sums += self._gradients(packed, packed["step"] * self._config.accumulate + i, *batch)
@@ -174,7 +174,7 @@ class TrainStep:
     ) -> list[GradientSum]:
         """Of micro-batch number `count`, each lane's share."""
         n = min(self._lanes, batch[0].shape[0])
-        # A key of its own for every share of every micro-batch of every rank.
+        # Each lane's share of each micro-batch on each rank has its own random key.
         key = self._key ^ mx.stack([mx.zeros_like(count), count]).astype(mx.uint32)
         share = partial(self._share, packed["parameters"], packed.get("loss_scale"))
         return device.by_rows(share, n, mx.random.split(key, n), *batch)

@@ -58,7 +58,9 @@ class Validator:
         weight = model[model.config.output_matrix].weight
         bias = model.get("output_bias")
         sums = np.zeros(3)
-        with device.side_by_side(1):  # training has left one lane its share of the cores
+        with device.side_by_side(
+            1
+        ):  # during training a lane has only its share of the cores: take all
             for planned in self._batches.epoch(0):
                 batch = self._batches.read(planned)
                 hidden = model.hidden(mx.array(batch.source), mx.array(batch.target_in))
@@ -71,7 +73,7 @@ class Validator:
         sources = [self._corpus.source_lines[i] for i in self._chosen]
         references = [self._corpus.target_lines[i] for i in self._chosen]
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # a model that has learned little does not find an end
+            warnings.simplefilter("ignore")  # early models often run into the length limit
             translations = self._translate(model, sources)
         scores = measure(REPORTED[self._metric], translations, references)
         rows = list(zip(sources, references, translations, strict=True))
