@@ -232,6 +232,20 @@ def fetch(
     return Path(path).parent
 
 
+def upload(directory: Path, name: str, *, tell: Tell = _silent) -> str:
+    """Put a model directory on the hub under this name; returns its address."""
+    from huggingface_hub import HfApi
+
+    if NAME.fullmatch(name) is None or "@" in name:
+        raise InputError(f"a model on the hub is called ORG/NAME, not {shown(name)}")
+    tell(f"uploading {directory} as {name}")
+    with _explained(name, None):
+        api = HfApi()
+        address = api.create_repo(name, exist_ok=True)
+        api.upload_folder(repo_id=name, folder_path=directory)
+    return str(address)
+
+
 def needed(names: Sequence[str], repository: str) -> list[str]:
     """Of the files of a repository, the ones to convert: one kind of weights, and small things."""
     from mlx_transformer.convert.checkpoint import WEIGHT_FILES
@@ -296,6 +310,5 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
             raise RunError(f"no space left on the disk for {name}: free some, try again") from error
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise RunError(
-            f"{name} is not in the cache, and the hub cannot be reached ({reason}): what was "
-            "downloaded is kept, try again"
+            f"the hub cannot be reached for {name} ({reason}): what was done is kept, try again"
         ) from error

@@ -1,5 +1,6 @@
 """A Hugging Face hub on this machine: as much of it as a download needs, and its mishaps."""
 
+import base64
 import hashlib
 import json
 import re
@@ -22,6 +23,7 @@ class HubServer(ThreadingHTTPServer):
         self.gated: set[str] = set()
         self.cut_after: dict[str, int] = {}  # by file, once: bytes after which the line goes dead
         self.spoiled: set[str] = set()  # files whose last byte arrives changed
+        self.uploaded: dict[str, dict[str, bytes]] = {}  # by model, the files
         self.requests: Counter[tuple[str, str]] = Counter()  # by method and file
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -50,6 +52,31 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._answer(body=True)
 
+    def do_POST(self) -> None:
+        """Uploads, all files inline."""
+        sent = self.rfile.read(int(self.headers["Content-Length"]))
+        name = (re.match(r"/api/models/([^/]+/[^/]+)/", self.path) or [None, ""])[1]
+        if self.path.endswith("/repos/create"):
+            name = json.loads(sent)["organization"] + "/" + json.loads(sent)["name"]
+            answer: dict[str, object] = {"url": f"{self.server.url}/{name}"}
+        elif "/preupload/" in self.path:
+            files = [file["path"] for file in json.loads(sent)["files"]]
+            answer = {
+                "files": [
+                    {"path": p, "uploadMode": "regular", "shouldIgnore": False} for p in files
+                ]
+            }
+        elif "/commit/" in self.path:
+            self.server.uploaded[name] = {
+                line["value"]["path"]: base64.b64decode(line["value"]["content"])
+                for line in map(json.loads, sent.splitlines())
+                if line["key"] == "file"
+            }
+            answer = {"commitUrl": f"{self.server.url}/{name}/commit/{COMMIT}", "commitOid": COMMIT}
+        else:
+            answer = {"errors": [], "warnings": []}  # of a model card
+        self._send(200, json.dumps(answer).encode(), {})
+
     def _answer(self, body: bool) -> None:
         path = self.path.partition("?")[0]
         info = re.fullmatch(r"/api/models/([^/]+/[^/]+)(?:/revision/(.+))?", path)
@@ -57,7 +84,7 @@ class _Handler(BaseHTTPRequestHandler):
         name = (info or file or [None, ""])[1]
         if name in self.server.gated:
             self._error(401, "GatedRepo")
-        elif name not in self.server.models:
+        elif name not in self.server.models and name not in self.server.uploaded:
             self._error(404, "RepoNotFound")
         elif info:
             self._info(name, info[2])

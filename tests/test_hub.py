@@ -1,6 +1,7 @@
 """Models by name: from a hub on this machine, and what becomes of them when it misbehaves."""
 
 import shutil
+from contextlib import contextmanager
 from pathlib import Path
 
 import mlx.core as mx
@@ -35,13 +36,11 @@ def marian(ours, tmp_path_factory) -> Path:
     return folder
 
 
-@pytest.fixture
-def server(marian, ours, tmp_path, monkeypatch):
-    """A hub with two models; its cache and ours are empty."""
+@contextmanager
+def use_hub(server: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """This hub is the one that is asked; its cache and ours are empty."""
     import huggingface_hub.constants as constants
 
-    server = HubServer()
-    server.models = {"org/tiny-mt-en-de": marian, "org/ours": ours}
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hf"))
     monkeypatch.setattr(constants, "ENDPOINT", server.url)
@@ -50,6 +49,13 @@ def server(marian, ours, tmp_path, monkeypatch):
     monkeypatch.setattr("time.sleep", lambda _: None)  # between two attempts
     yield server
     server.stop()
+
+
+@pytest.fixture
+def server(marian, ours, tmp_path, monkeypatch):
+    with use_hub(HubServer(), tmp_path, monkeypatch) as server:
+        server.models = {"org/tiny-mt-en-de": marian, "org/ours": ours}
+        yield server
 
 
 def left_behind(tmp_path: Path) -> list[str]:
@@ -141,7 +147,7 @@ def test_what_the_hub_does_not_have_is_said(server, tmp_path):
 
 def test_no_network_is_said(server, tmp_path):
     server.stop()
-    with pytest.raises(RunError, match="is not in the cache, and the hub cannot be reached"):
+    with pytest.raises(RunError, match="the hub cannot be reached for org/tiny-mt-en-de"):
         hub.resolve("org/tiny-mt-en-de")
     assert not left_behind(tmp_path)
 
@@ -213,6 +219,27 @@ def test_verbs_take_names(server, marian, capsys):
     assert main(["translate", "--model", "org/nothing", TEXT]) == 2
     captured = capsys.readouterr()
     assert not captured.out and captured.err.count("\n") == 1
+
+
+def test_a_converted_model_goes_to_the_hub(server, tmp_path, capsys, monkeypatch):
+    out = str(tmp_path / "out")
+    server.uploaded["me/tiny-8bit"] = {}
+    call = ["convert", "org/tiny-mt-en-de", out, "--dtype", "float16", "--upload", "me/tiny-8bit"]
+    assert main(call) == 0
+    sent = server.uploaded["me/tiny-8bit"]
+    assert {"config.json", "model.safetensors", "vocab.json", "README.md"} <= sent.keys()
+    folder = tmp_path / "published"
+    folder.mkdir()
+    for name, content in sent.items():
+        (folder / name).write_bytes(content)
+    server.models["me/tiny-8bit"] = folder
+    capsys.readouterr()
+    # The command on the card works.
+    [command] = [
+        line.split() for line in sent["README.md"].decode().split("\n") if " --model" in line
+    ]
+    assert main([*command[1:-1], "--max-tokens", "9", TEXT]) == 0
+    assert capsys.readouterr().out.strip()
 
 
 def test_models_lists_and_removes(server, capsys):

@@ -5,7 +5,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlx_transformer.cli.output import note, show
+from mlx_transformer.cli.opening import DownloadBar
+from mlx_transformer.cli.output import note, show, tell
 from mlx_transformer.cli.searching import notes
 from mlx_transformer.cli.sentences import sentence
 from mlx_transformer.convert.conversion import Listing, Report, convert, list_keys
@@ -13,6 +14,7 @@ from mlx_transformer.convert.families import FAMILIES
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.mapping import FLOATS
 from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.hub import checkpoint_of, upload
 from mlx_transformer.inputs.printable import printable
 
 EPILOG = """\
@@ -20,6 +22,8 @@ examples:
   mlx-transformer convert opus-mt-en-de weights/opus-mt-en-de --verify
   mlx-transformer convert checkpoint_best.pt weights/mine --dtype float16
   mlx-transformer convert weights/en-de weights/en-de-8bit --quantize 8
+  mlx-transformer convert Helsinki-NLP/opus-mt-en-de weights/opus-8bit --quantize 8
+  mlx-transformer convert Helsinki-NLP/opus-mt-en-de opus-4bit --quantize 4 --upload ME/opus-4bit
   mlx-transformer convert mine.pt weights/mine --heads 8 --pad-id 1 --start-id 2 --eos-id 3
   mlx-transformer convert mine.pt --list --rename '^net\\.enc\\.=encoder.'
 
@@ -34,7 +38,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     parser.epilog = EPILOG + "\n".join(f"  {f.name:11} {f.title}" for f in FAMILIES.values())
     parser.add_argument(
-        "checkpoint", type=Path, help="a .pt, .pth, .bin, .safetensors or .npz file, or its folder"
+        "checkpoint",
+        type=Path,
+        help="a .pt, .pth, .bin, .safetensors or .npz file, its folder, or a name on the hub",
     )
     parser.add_argument("out", type=Path, nargs="?", help="the model directory to make")
     parser.add_argument(
@@ -57,6 +63,9 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--verify",
         action="store_true",
         help="run the original in PyTorch, too; print and keep how far they are apart (PARITY.md)",
+    )
+    parser.add_argument(
+        "--upload", metavar="ORG/NAME", help="put the result on the Hugging Face hub, too"
     )
     parser.add_argument("--force", action="store_true", help="replace an existing model directory")
 
@@ -98,8 +107,9 @@ SETTINGS = (
 
 def run(args: argparse.Namespace) -> None:
     options = _options(args)
+    checkpoint = checkpoint_of(args.checkpoint, tell=tell, bar=DownloadBar)
     if args.list:
-        _print_listing(list_keys(args.checkpoint, options, family=args.family))
+        _print_listing(list_keys(checkpoint, options, family=args.family))
         return
     if args.out is None:
         raise InputError("where to? Name the model directory to make, or give --list")
@@ -107,23 +117,26 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("--verify compares with the original: do not replace it")
     with notes():
         report = convert(
-            args.checkpoint,
+            checkpoint,
             args.out,
             options,
             family=args.family,
             dtype=args.dtype,
             bits=args.quantize,
             force=args.force,
+            card_name=args.upload,
         )
     _print_report(report)
     if args.verify:
-        _verify(args, options)
+        _verify(checkpoint, args, options)
+    if args.upload is not None:
+        show(upload(args.out, args.upload, tell=tell))
 
 
-def _verify(args: argparse.Namespace, options: Options) -> None:
+def _verify(checkpoint: Path, args: argparse.Namespace, options: Options) -> None:
     from mlx_transformer.convert.verify import verify  # slow to import, and seldom asked for
 
-    certificate = verify(args.checkpoint, args.out, options, family=args.family)
+    certificate = verify(checkpoint, args.out, options, family=args.family)
     show(certificate.text(args.out.name))
     if not certificate.holds:
         raise RunError(f"the converted model differs from the original: see {args.out}/PARITY.md")

@@ -33,7 +33,7 @@ Converted by mlx-transformer from {title}, `{checkpoint}`.
 {c.encoder_layers} encoder and {c.decoder_layers} decoder layers, {c.h} heads, d_model {c.d_model},
 d_ff {c.d_ff}, {c.vocab_size} source and {c.target_vocab_size} target words.
 
-    mlx-transformer translate --model {name} "..."
+    mlx-transformer translate --model {name}{languages} "..."
 """
 
 
@@ -78,9 +78,10 @@ def convert(
     dtype: str | None = None,
     bits: int | None = None,
     force: bool = False,
+    card_name: str | None = None,
 ) -> Report:
     """Turn a checkpoint into a model directory. `dtype` None keeps the checkpoint's precision,
-    `bits` quantises the matrices."""
+    `bits` quantises the matrices, `card_name` is how its card calls it (None: as the directory)."""
     if dtype is not None and dtype not in FLOATS:
         raise InputError(f"the dtype must be one of {', '.join(FLOATS)}, not {dtype!r}")
     _check_free(directory, force)
@@ -96,7 +97,9 @@ def convert(
         _check_tokenizer(aside, plan)
         if generation:
             _put(json.dumps(generation, indent=2).encode(), aside / "generation.json")
-        (aside / "README.md").write_text(_card(plan, directory), encoding="utf-8")
+        (aside / "README.md").write_text(
+            _card(plan, card_name or directory.name, aside), encoding="utf-8"
+        )
         if bits is not None:
             quantize_directory(aside, bits)
     return _report(plan, directory, entries, tuple(tokenizer_files), bits)
@@ -167,14 +170,27 @@ def _put(content: Path | bytes, place: Path) -> None:
         shutil.copyfile(content, place)
 
 
-def _card(plan: ConversionPlan, directory: Path) -> str:
-    c = plan.config
+def _card(plan: ConversionPlan, name: str, directory: Path) -> str:
     return CARD.format(
-        name=directory.name,
+        name=name,
         title=plan.family.title,
         checkpoint=plan.source.checkpoint.path.name,
-        c=c,
+        languages=_languages_needed(directory),
+        c=plan.config,
     )
+
+
+def _languages_needed(directory: Path) -> str:
+    """The flag without which a model of several languages does not translate."""
+    try:
+        tokenizer = load_tokenizer(directory)
+    except InputError:
+        return ""
+    try:
+        _ = tokenizer.frame
+    except InputError:
+        return f" --to {tokenizer.tags.targets[0]}"
+    return ""
 
 
 def _report(
