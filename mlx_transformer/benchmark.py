@@ -40,7 +40,7 @@ STAGES = 4  # of a measurement
 
 
 @dataclass(frozen=True)
-class Rate:
+class Throughput:
     """One kind of work."""
 
     tokens_per_second: float  # target tokens
@@ -54,9 +54,9 @@ class Speed:
 
     model: str
     parameters: int
-    train: Rate | None  # None: a quantised model cannot train
-    greedy: Rate
-    beam: Rate
+    train: Throughput | None  # None: a quantised model cannot train
+    greedy: Throughput
+    beam: Throughput
     first_translation_seconds: float  # of a new process, from its start to its end
 
 
@@ -92,13 +92,13 @@ def measure(name: str, directory: Path, tell: TellStage) -> Speed:
     return Speed(name, parameters, train, found[1], found[BEAM], first)
 
 
-def rate(tokens: int, work: Callable[[], object], limit: Sequence["Product"]) -> Rate:
+def rate(tokens: int, work: Callable[[], object], limit: Sequence["Product"]) -> Throughput:
     """Do `work`, which makes so many tokens, in turn with the products that limit it."""
     mx.reset_peak_memory()
     work()
     megabytes = mx.get_peak_memory() / 1e6
     seconds, least = seconds_in_turn(work, Products(limit).run)
-    return Rate(tokens / seconds, least / seconds, megabytes)
+    return Throughput(tokens / seconds, least / seconds, megabytes)
 
 
 def seconds_in_turn(*works: Callable[[], object], rounds: int = ROUNDS) -> list[float]:

@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 
 from tqdm import tqdm
 
-from mlx_transformer.benchmark import STAGES, Rate, Speed, machine, measure
+from mlx_transformer.benchmark import STAGES, Speed, Throughput, machine, measure
 from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import STDERR, note, show, to_json
 from mlx_transformer.config import ModelConfig, preset
@@ -97,5 +97,5 @@ def _table(speeds: Sequence[Speed]) -> Iterator[str]:
     yield row("first translation", first)
 
 
-def _cell(rate: Rate | None, form: str) -> str:
+def _cell(rate: Throughput | None, form: str) -> str:
     return "-" if rate is None else form.format(rate)

@@ -15,7 +15,7 @@ from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.mapping import FLOATS, make, stored_dtype
 from mlx_transformer.convert.plan import ConversionPlan, make_plan, uses
 from mlx_transformer.convert.quantize import quantize_directory
-from mlx_transformer.convert.safetensors_file import Entry, write_safetensors
+from mlx_transformer.convert.safetensors_file import NewTensor, write_safetensors
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import built_aside, is_model_directory
 from mlx_transformer.tokenizer import check_belongs, load_tokenizer
@@ -54,13 +54,13 @@ class Report:
 class Listing:
     """The keys of a checkpoint. `problem` is None where it is complete."""
 
-    keys: list["Key"]
+    keys: list["ListedKey"]
     family: str | None  # its title, if it is known
     problem: InputError | None
 
 
 @dataclass(frozen=True)
-class Key:
+class ListedKey:
     """A tensor of a checkpoint, and what becomes of it; an empty use means that nothing does."""
 
     name: str
@@ -121,16 +121,16 @@ def list_keys(
     except InputError as error:
         problem = error
     tensors = checkpoint.tensors.items()
-    keys = [Key(name, t.shape, t.dtype, use.get(name, "")) for name, t in tensors]
+    keys = [ListedKey(name, t.shape, t.dtype, use.get(name, "")) for name, t in tensors]
     return Listing(keys, title, problem)
 
 
-def _entries(plan: ConversionPlan, dtype: str | None) -> dict[str, Entry]:
+def _entries(plan: ConversionPlan, dtype: str | None) -> dict[str, NewTensor]:
     tensors = plan.source.tensors
-    entries: dict[str, Entry] = {}
+    entries: dict[str, NewTensor] = {}
     for name, rule in plan.rules.items():
         stored, shape = stored_dtype(rule, tensors, dtype), plan.shapes[name]
-        entries[name] = Entry(stored, shape, partial(make, rule, tensors, shape, stored))
+        entries[name] = NewTensor(stored, shape, partial(make, rule, tensors, shape, stored))
     return entries
 
 
@@ -196,7 +196,7 @@ def _languages_needed(directory: Path) -> str:
 def _report(
     plan: ConversionPlan,
     directory: Path,
-    entries: Mapping[str, Entry],
+    entries: Mapping[str, NewTensor],
     files: tuple[str, ...],
     bits: int | None,
 ) -> Report:

@@ -11,7 +11,16 @@ import numpy as np
 
 from mlx_transformer.convert.ctranslate2_file import bytes_of
 from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.mapping import ZEROS, Line, Rule, Table, stack, under, with_extra_rows
+from mlx_transformer.convert.mapping import (
+    NEVER,
+    ZEROS,
+    Line,
+    Rule,
+    Table,
+    stack,
+    under,
+    with_extra_rows,
+)
 from mlx_transformer.convert.originals import plain_pass
 from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
@@ -60,8 +69,6 @@ SETTINGS = re.compile(
     r"|embeddings/multiply_by_sqrt_depth)"
     r"|(unk|bos|eos)_token|with_(source_bos|source_eos|target_bos)|spec|revision|version"
 )
-# The bias of the padding word, which must never be the best one; it fits into a float16.
-NEVER = -10_000.0
 PADDING = ("<blank>", "<pad>")
 # What a model without a table of positions computes.
 POSITIONS = {"position_layout": "halves", "position_divisor_minus_one": True}

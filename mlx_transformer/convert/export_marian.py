@@ -29,6 +29,7 @@ from mlx_transformer.convert.export import (
     position_tables,
     word_matrices,
 )
+from mlx_transformer.convert.mapping import NEVER
 from mlx_transformer.model import Transformer
 from mlx_transformer.tokenizer import Side, Tokenizer
 
@@ -74,9 +75,6 @@ starts from. transformers leaves such tables out when it saves a model of this k
 `save_pretrained`, tell it not to: `model._keys_to_ignore_on_save = None`.
 """
 PAD = "<pad>"
-
-# The bias of rows that are not the model's: never the best, and still a float16.
-NEVER = -10_000.0
 
 
 def export_marian(model: Transformer, tokenizer: Tokenizer | None, directory: Path) -> None:

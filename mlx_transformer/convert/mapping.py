@@ -35,6 +35,8 @@ class Rule:
         return replace(self, keys=tuple(map(change, self.keys)))
 
 
+# The bias of a word that was added for padding: never the best one, and it fits into a float16.
+NEVER = -10_000.0
 # The last alternative where a checkpoint may lack a bias that our model always has.
 ZEROS = Rule(())
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.mapping import (
+    NEVER,
     ZEROS,
     Line,
     Table,
@@ -25,8 +26,6 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.untrusted import read_json
 
 CONFIG = "special:model.yml"
-# The bias of the padding word, which must never be the best one; it fits into a float16.
-NEVER = -10_000.0
 
 
 def linear(ours: str, *theirs: str) -> Table:

@@ -29,7 +29,7 @@ def _tensor(path: Path, stored: Stored) -> LazyTensor:
 
 
 @dataclass(frozen=True)
-class Entry:
+class NewTensor:
     """A tensor to write: what it will be, and how to make it when its turn comes."""
 
     dtype: str
@@ -37,7 +37,7 @@ class Entry:
     make: Callable[[], np.ndarray]
 
 
-def write_safetensors(path: Path, entries: Mapping[str, Entry]) -> None:
+def write_safetensors(path: Path, entries: Mapping[str, NewTensor]) -> None:
     """Write `entries` in order, with the metadata that the MLX world expects."""
     header: dict[str, object] = {"__metadata__": {"format": "mlx"}}
     position = 0
@@ -57,7 +57,7 @@ def write_safetensors(path: Path, entries: Mapping[str, Entry]) -> None:
             file.write(_bytes(entry))
 
 
-def _bytes(entry: Entry) -> memoryview:
+def _bytes(entry: NewTensor) -> memoryview:
     values = entry.make()
     assert values.shape == entry.shape and values.itemsize == itemsize(entry.dtype)
     return values.astype(values.dtype.newbyteorder("<"), order="C", copy=False).data

@@ -15,7 +15,7 @@ from mlx_transformer.data.batches import Batch
 from mlx_transformer.data.metrics import TITLES, Metric
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.storage import replace_text
-from mlx_transformer.training.step import Metrics
+from mlx_transformer.training.step import UpdateMetrics
 
 
 @dataclass(frozen=True)
@@ -114,10 +114,10 @@ class Window:
     source_tokens: int = 0
     target_tokens: int = 0
     positions: int = 0
-    steps: list[Metrics] = field(default_factory=list)
+    steps: list[UpdateMetrics] = field(default_factory=list)
     began: float = field(default_factory=time.perf_counter)
 
-    def add(self, batches: Sequence[Batch], metrics: Metrics) -> None:
+    def add(self, batches: Sequence[Batch], metrics: UpdateMetrics) -> None:
         self.source_tokens += sum(batch.source_tokens for batch in batches)
         self.target_tokens += sum(batch.target_tokens for batch in batches)
         self.positions += sum(batch.source.size + batch.target_in.size for batch in batches)

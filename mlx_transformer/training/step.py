@@ -67,7 +67,7 @@ class AdamScalars(NamedTuple):
     finite: mx.array | None  # float16: whether to update at all
 
 
-class Metrics(NamedTuple):
+class UpdateMetrics(NamedTuple):
     """What one update reports: sums over the real target tokens of all micro-batches and ranks."""
 
     loss: mx.array
@@ -153,7 +153,7 @@ class TrainStep:
 
     def __call__(
         self, packed: PackedState, batches: Sequence[MicroBatch]
-    ) -> tuple[PackedState, Metrics]:
+    ) -> tuple[PackedState, UpdateMetrics]:
         """The next state and what to report of the update. Nothing is waited for here."""
         sums: list[GradientSum] = []
         for i, batch in enumerate(batches):
@@ -167,7 +167,7 @@ class TrainStep:
         updated = device.by_parts(update, packed["parameters"], packed["m"], packed["v"], gradients)
         parameters, m, v = map(list, zip(*updated, strict=True))
         after: PackedState = {**scalars, "parameters": parameters, "m": m, "v": v}
-        return after, Metrics(*metrics)
+        return after, UpdateMetrics(*metrics)
 
     def _gradients(
         self, packed: PackedState, count: mx.array, *batch: mx.array
@@ -216,7 +216,7 @@ class TrainStep:
 
     def _reduce_and_clip(
         self, scalars: Scalars, sums: Sequence[GradientSum]
-    ) -> tuple[Vectors, Scalars, AdamScalars, Metrics]:
+    ) -> tuple[Vectors, Scalars, AdamScalars, UpdateMetrics]:
         """The gradient of all tokens of all ranks, and what Adam makes of it."""
         gradients, loss = self._sum(sums)
         gradients = [mx.distributed.all_sum(g, group=self._group) for g in gradients]
@@ -228,7 +228,7 @@ class TrainStep:
         finite = mx.isfinite(norm) & mx.isfinite(total)
         step = scalars["step"] + 1
         adam = self._adam_scalars(step, grad_scale, finite if "loss_scale" in scalars else None)
-        metrics = Metrics(total, nll, tokens, norm, adam.learning_rate)
+        metrics = UpdateMetrics(total, nll, tokens, norm, adam.learning_rate)
         return gradients, self._next_scalars(scalars, step, finite, total), adam, metrics
 
     def _adam_scalars(

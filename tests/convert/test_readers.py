@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.pickle_machine import Record
-from mlx_transformer.convert.safetensors_file import Entry, write_safetensors
+from mlx_transformer.convert.safetensors_file import NewTensor, write_safetensors
 from mlx_transformer.convert.tensors import LazyTensor, cast
 from mlx_transformer.convert.torch_file import read_torch
 from mlx_transformer.errors import InputError
@@ -157,9 +157,9 @@ def test_safetensors(tmp_path: Path) -> None:
 def test_safetensors_are_written_for_everyone(tmp_path: Path) -> None:
     a = np.arange(12, dtype=np.float32).reshape(3, 4)
     entries = {
-        "a": Entry("float32", (4, 3), lambda: a.T),
-        "b": Entry("bfloat16", (3, 4), lambda: cast(a, "float32", "bfloat16")),
-        "c": Entry("float16", (3, 4), lambda: a.astype(">f2")),
+        "a": NewTensor("float32", (4, 3), lambda: a.T),
+        "b": NewTensor("bfloat16", (3, 4), lambda: cast(a, "float32", "bfloat16")),
+        "c": NewTensor("float16", (3, 4), lambda: a.astype(">f2")),
     }
     write_safetensors(tmp_path / "x.safetensors", entries)
     with safetensors.safe_open(tmp_path / "x.safetensors", "pt") as file:
