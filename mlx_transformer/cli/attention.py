@@ -9,6 +9,7 @@ from mlx_transformer.cli.lines import standard_input
 from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
 from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import notes
+from mlx_transformer.cli.sentences import naming_output
 from mlx_transformer.decoding.alignment import join_attention
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
@@ -75,7 +76,8 @@ def run(args: argparse.Namespace) -> None:
             attention = attend(translator, text)
         else:
             attention = attend_to(translator, text, args.target)
-        draw(attention, args.out, View(args.kind, args.layer, args.head, args.word, args.lines))
+        with naming_output(str(args.out)):
+            draw(attention, args.out, View(args.kind, args.layer, args.head, args.word, args.lines))
     show(args.out)
 
 

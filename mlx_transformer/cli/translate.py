@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from mlx_transformer.decoding.translator import Translation
 
     Translate = Callable[[list[str]], Iterator[Translation]]
+
+LONG_LINE = 10_000  # letters
 
 EPILOG = """\
 examples:
@@ -74,6 +76,7 @@ def run(args: argparse.Namespace) -> None:
     with output(args.output) as out:
         if source is None:
             text = args.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+            warn_of_long([text])
             with notes():
                 translation = translator.translate(
                     text, options, prefix=args.prefix, attention=args.json
@@ -115,6 +118,7 @@ def translate_lines(translate: "Translate", lines: Lines, out: TextIO, as_json: 
     try:
         with notes(), progress or nullcontext():
             for block in lines.blocks():
+                warn_of_long(block)
                 for line, translation in zip(block, translate(block), strict=True):
                     write(out, meter.sentences, line, translation, as_json)
                     meter.add(translation)
@@ -124,6 +128,13 @@ def translate_lines(translate: "Translate", lines: Lines, out: TextIO, as_json: 
         if lines.invalid:
             tell(f"{lines.invalid:,} lines were not UTF-8; their bad bytes were replaced")
         tell(str(meter))
+
+
+def warn_of_long(block: Sequence[str]) -> None:
+    """Nothing moves while such a line is translated."""
+    for line in block:
+        if len(line) > LONG_LINE:
+            tell(f"a line of {len(line):,} letters takes a while: {line[:40]}...")
 
 
 def write(out: TextIO, number: int, source: str, found: "Translation", as_json: bool) -> None:

@@ -1,9 +1,13 @@
 """What a family of checkpoints is, and a checkpoint as seen by its family."""
 
 import re
-from collections.abc import Callable, Mapping
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -14,6 +18,8 @@ from mlx_transformer.convert.mapping import Table
 from mlx_transformer.convert.tensors import Tensor
 from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import shown
+
+SECONDS_A_KEY = 2  # for a user's regular expression
 
 
 @dataclass(frozen=True)
@@ -131,11 +137,31 @@ def open_source(
     return source if trusted or family.matches(source) else None
 
 
+@contextmanager
+def _time_limit(seconds: float) -> Iterator[None]:
+    """A regular expression can run for ever. Python lets a signal stop it, in the main thread."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TimeoutError(f"it takes more than {seconds} seconds")
+
+    before = signal.signal(signal.SIGALRM, stop)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _renamed(key: str, options: Options) -> str:
     for pattern, replacement in options.renames:
         try:
-            key = re.sub(pattern, replacement, key)
-        except (re.error, IndexError) as error:
+            with _time_limit(SECONDS_A_KEY):
+                key = re.sub(pattern, replacement, key)
+        except (re.error, IndexError, TimeoutError) as error:
             message = f"the renaming {pattern}={replacement} is wrong: {error}"
             raise InputError(message, options=["rename"]) from error
     return key

@@ -50,7 +50,8 @@ class SearchBatch:
         model, options = step.model, step.options
         config, B, K = model.config, len(sources), options.width
         self._multiple = COARSE if step.compiled else 1
-        source = mx.array(padded(sources, config.pad_id, self._multiple, config.max_length))
+        source_ids = padded(sources, config.pad_id, self._multiple, config.max_length)
+        source = mx.array(known(source_ids, config.vocab_size))
         self.results: list[list[Hypothesis]] = [[] for _ in sources]
         self._step = step
         self._t = 0
@@ -61,7 +62,8 @@ class SearchBatch:
         self._limit_penalties = np.array([options.penalty(n) for n in limits], np.float32)
         self._draws = draws(sources, options, limits) if options.sample else None
         first = () if options.first_word is None else (options.first_word,)
-        self._forced = padded([prefix or first for prefix in prefixes or [()] * B], NONE)
+        forced = padded([prefix or first for prefix in prefixes or [()] * B], NONE)
+        self._forced = known(forced, config.target_size)
         memory = model.encode(source)
         device.launch_early(memory, rows=B * K)
         # Every step reads them: lay them out head by head once.
@@ -248,6 +250,13 @@ def padded(
     for row, ids in zip(table, sequences, strict=True):
         row[: len(ids)] = ids
     return table
+
+
+def known(ids: np.ndarray, words: int) -> np.ndarray:
+    """`ids`, if the model has all of them: MLX would read beyond the word matrix, or crash."""
+    if ids.size and ids.max() >= words:
+        raise InputError(f"the id {ids.max()} is not below the model's {words:,} words")
+    return ids
 
 
 def round_up(n: int, multiple: int) -> int:

@@ -1,20 +1,26 @@
 """What a search is asked to do: one frozen, validated set of options."""
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from mlx_transformer.errors import InputError, naming
-from mlx_transformer.inputs.checks import at_least, must_be, typed
+from mlx_transformer.inputs.checks import between, must_be, typed
+from mlx_transformer.inputs.printable import shown
+from mlx_transformer.inputs.untrusted import read_json
 
 # Beside a model: the options it is meant to be used with.
 FILE = "generation.json"
 
 LengthPenalty = Literal["paper", "plain"]
 Stop = Literal["certain", "likely", "full"]
+
+
+# Beyond these nothing gets better, and numbers overflow or memory ends.
+MOST_HYPOTHESES = 1000
+MOST_TOKENS = 1_000_000
+MOST_SEED = 2**63 - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,10 +62,12 @@ class SearchOptions:
     end_at_limit: bool = False
 
     def __post_init__(self) -> None:
-        at_least(0, self, "min_tokens", "seed")
-        at_least(1, self, "beam", "nbest", "top_k", "max_tokens", "no_repeat_ngram")
-        must_be("0 or more", lambda alpha: 0 <= alpha < math.inf, self, "alpha")
-        must_be("more than 0", lambda t: 0 < t < math.inf, self, "temperature")
+        between(0, MOST_TOKENS, self, "min_tokens")
+        between(0, MOST_SEED, self, "seed")
+        between(1, MOST_HYPOTHESES, self, "beam", "nbest")
+        between(1, MOST_TOKENS, self, "top_k", "max_tokens", "no_repeat_ngram")
+        between(0, 100, self, "alpha")
+        must_be("from 0.001 to 1,000", lambda t: 0.001 <= t <= 1000, self, "temperature")
         must_be("more than 0 and at most 1", lambda p: 0 < p <= 1, self, "top_p")
         typed("length_penalty", self.length_penalty, LengthPenalty)
         typed("stop", self.stop, Stop)
@@ -93,11 +101,11 @@ class SearchOptions:
         """From plain values, such as those of a file: lists become tuples."""
         known = {field.name for field in fields(cls)}
         if odd := values.keys() - known:
-            raise InputError(f"unknown search option {min(odd)!r}")
+            raise InputError(f"unknown search option {shown(min(odd))}")
         try:
             return cls(**{name: _frozen(value) for name, value in values.items()})
-        except TypeError as error:  # a word where a number belongs
-            raise InputError(f"a search option has a value of the wrong kind: {error}") from error
+        except TypeError:  # a word where a number belongs
+            raise InputError("a search option has a value of the wrong kind") from None
 
 
 def model_options(directory: Path) -> SearchOptions:
@@ -105,13 +113,8 @@ def model_options(directory: Path) -> SearchOptions:
     path = directory / FILE
     if not path.is_file():
         return SearchOptions()
+    values = read_json(path)
     with naming(path):
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError as error:
-            raise InputError(f"this is not valid JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise InputError("this must hold one JSON object")
         return SearchOptions.from_dict(values)
 
 

@@ -8,7 +8,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer import device
-from mlx_transformer.decoding.batch import Ids, padded
+from mlx_transformer.decoding.batch import Ids, known, padded
 from mlx_transformer.model import Transformer
 
 BATCH_TOKENS = 1024  # source and target together, padding included
@@ -49,8 +49,8 @@ def _log_probabilities(
 ) -> list[float]:
     config = model.config
     start = config.first_id
-    source = padded(sources, config.pad_id, most=config.max_length)
-    expected = padded(targets, config.pad_id, most=config.max_length)
+    source = known(padded(sources, config.pad_id, most=config.max_length), config.vocab_size)
+    expected = known(padded(targets, config.pad_id, most=config.max_length), config.target_size)
     shifted = padded([[start, *ids[:-1]] for ids in targets], config.pad_id)
     logits = model(mx.array(source), mx.array(shifted)).astype(mx.float32)
     chosen = mx.take_along_axis(logits, mx.array(expected)[..., None], axis=-1)[..., 0]

@@ -25,6 +25,9 @@ from mlx_transformer.model import Transformer
 from mlx_transformer.storage import default_model, load_to_compute
 from mlx_transformer.tokenizer import WORD_START, Tokenizer, load_tokenizer
 
+# Tokens of a sentence read at once. Some models take any number, but no machine has the memory.
+LONGEST = 4096
+
 
 @dataclass(frozen=True)
 class Translation:
@@ -228,18 +231,21 @@ class Translator:
 
     def _sources(self, line: str) -> list[SourceSentence]:
         """A line as sentences, each within what the model can read."""
+        if not (line := line.strip()):
+            return []
+        longest = min(self.model.config.max_length, LONGEST)
         config = self.model.config
-        tokenizer, line = self.tokenizer.of_tagged(line.strip())
+        tokenizer, line = self.tokenizer.of_tagged(line)
         frame, encode = tokenizer.frame, tokenizer.encode_source_batch
 
         def fits(part: str) -> bool:
-            return len(frame.source(encode([part])[0], config.eos_id)) <= config.max_length
+            return len(frame.source(encode([part])[0], config.eos_id)) <= longest
 
         sentences = split_sentences(line)
         parts = [part for sentence in sentences for part in split_to_fit(sentence, fits)]
         if len(parts) > len(sentences):
             warnings.warn(
-                f"a sentence is longer than the {config.max_length} tokens the model can read, "
+                f"a sentence is longer than the {longest} tokens the model can read, "
                 f"and was translated in parts: {line[:40]}...",
                 stacklevel=2,
             )
@@ -276,6 +282,8 @@ class Translator:
         self, plan: Plan, found: Sequence[Sequence[Hypothesis]], attention: bool
     ) -> Translation:
         """The best of each sentence put together, and as alternatives the next best sums."""
+        if not found:
+            return Translation("\n" * (len(plan.lines) - 1), 0.0, 0.0, [], [], complete=True)
         wanted = max((len(results) for results in found), default=1)
         best, *others = (self._joined(plan, parts, attention) for parts in best_sums(found, wanted))
         if not best.complete:

@@ -50,6 +50,11 @@ def at_least(lowest: float, owner: object, *names: str, section: str = "") -> No
     must_be(f"at least {lowest}", lambda value: value >= lowest, owner, *names, section=section)
 
 
+def between(lowest: int, most: int, owner: object, *names: str) -> None:
+    wanted = f"from {lowest} to {most:,}"
+    must_be(wanted, lambda value: lowest <= value <= most, owner, *names)
+
+
 def above_zero(owner: object, *names: str, section: str = "") -> None:
     must_be("above 0", lambda value: value > 0, owner, *names, section=section)
 

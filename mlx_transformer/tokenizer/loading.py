@@ -27,7 +27,7 @@ def load_tokenizer(directory: Path, config: ModelConfig | None = None) -> Tokeni
         try:
             tokenizer = kind(directory)
         except RuntimeError as error:  # of SentencePiece
-            raise InputError(f"a SentencePiece model in {directory} is damaged: {error}") from error
+            raise InputError(f"a SentencePiece model in {directory} is damaged") from error
         if tokenizer is not None:
             if config is not None:
                 check_belongs(tokenizer, config, directory)

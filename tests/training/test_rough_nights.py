@@ -1,9 +1,12 @@
 """Two trainers, closed terminals, data and tokenizers that change under a run: nothing is lost."""
 
 import json
+import random
+import resource
 import shutil
 import signal
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -226,3 +229,47 @@ def test_what_is_not_there_is_not_spoken_of(run, finished, tmp_path, capsys):
         ["train", str(finished / "task.toml"), "--out", str(tmp_path / "new"), *SHORT, *wild]
     )
     assert status == 1 and "begin again with a lower" in capsys.readouterr().err
+
+
+# All of it in one night
+
+
+@pytest.mark.slow
+def test_a_rough_night_ends_byte_for_byte_as_a_quiet_one(finished, tmp_path):
+    rough_night(finished, tmp_path / "run", kills=3, seed=1)
+
+
+def rough_night(finished, run, kills, seed):
+    """kill -9, SIGHUP and SIGTERM at random moments, two trainers at once, then a full disk."""
+    draw = random.Random(seed)
+    start = time.monotonic()
+    assert train(finished / "task.toml", "--out", run.with_name("timed"), *SHORT).returncode == 0
+    whole = time.monotonic() - start
+    for number in range(kills):
+        for chosen in (signal.SIGKILL, draw.choice([signal.SIGHUP, signal.SIGTERM])):
+            process = start_or_resume(finished, run)
+            time.sleep(draw.uniform(0, whole))
+            if number % 3 == 0 and process.poll() is None and (run / "run.toml").exists():
+                second = train("--resume", run)  # refused, or the first is gone by now
+                assert second.returncode in (0, 1, 2), second.stderr
+            process.send_signal(chosen)
+            assert process.wait() in (0, -chosen, 128 + chosen)
+        if number == kills // 2 and (run / "run.toml").exists():
+            full = train("--resume", run, preexec_fn=no_room)
+            assert full.returncode in (0, 1) and "Traceback" not in full.stderr, full.stderr
+    result = start_or_resume(finished, run)
+    assert result.wait() == 0
+    assert weights(run) == weights(finished / "run")
+
+
+def start_or_resume(finished, run):
+    how = ["--resume", run] if (run / "run.toml").exists() else [finished / "task.toml", "--out"]
+    more = [] if "--resume" in how else [run, *SHORT]
+    return subprocess.Popen(
+        command("train", *how, *more), stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+    )
+
+
+def no_room():
+    """No file larger than this: a checkpoint does not fit, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
