@@ -80,7 +80,10 @@ class Batches:
         self.seed = seed
         self.rank, self.size = rank, size
         # What a pair takes in a batch: its pieces and the end token.
-        self._lengths = np.stack([corpus.source.lengths(), corpus.target.lengths()], axis=1) + 1
+        eos = (config.eos_id,)
+        self._ends = (eos if corpus.source_end is None else corpus.source_end, eos)
+        lengths = np.stack([corpus.source.lengths(), corpus.target.lengths()], axis=1)
+        self._lengths = lengths + [len(end) for end in self._ends]
         self._check_model()
         self.shapes, shape_of = choose_grid(self._lengths, batch_tokens, max_shapes)
         self._buckets = [np.flatnonzero(shape_of == k) for k in range(len(self.shapes))]
@@ -145,8 +148,12 @@ class Batches:
         mine = pairs[self.rank :: self.size]
         rows = ceil(B / self.size)
         config = self.config
-        source = _rows(self.corpus.source, mine, (rows, S), config, config.vocab_size)
-        target_out = _rows(self.corpus.target, mine, (rows, T), config, config.target_size)
+        source = _rows(
+            self.corpus.source, mine, (rows, S), config, config.vocab_size, self._ends[0]
+        )
+        target_out = _rows(
+            self.corpus.target, mine, (rows, T), config, config.target_size, self._ends[1]
+        )
         target_in = np.full_like(target_out, config.pad_id)
         # Without a start token the decoder starts from a zero vector whatever stands there.
         target_in[: len(mine), 0] = config.first_id
@@ -163,8 +170,9 @@ def _rows(
     shape: tuple[int, int],
     config: ModelConfig,
     words: int,
+    end: tuple[int, ...],
 ) -> np.ndarray:
-    """Sentences with end tokens as rows of an array of that shape, padded."""
+    """Sentences and their ends as rows of an array of that shape, padded."""
     starts = sentences.offsets[chosen]
     lengths = sentences.offsets[chosen + 1] - starts
     columns = np.arange(shape[1])
@@ -177,7 +185,8 @@ def _rows(
             "the data is damaged, prepare it again"
         )
     rows[: len(chosen)][inside] = ids
-    rows[np.arange(len(chosen)), lengths] = config.eos_id
+    for place, token in enumerate(end):
+        rows[np.arange(len(chosen)), lengths + place] = token
     return rows
 
 

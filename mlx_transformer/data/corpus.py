@@ -63,6 +63,7 @@ class ParallelCorpus:
     source_lines: list[str]  # one a pair in valid and test, none in train
     target_lines: list[str]
     files: Mapping[Path, int] = field(default_factory=dict)  # what is mapped, and its bytes
+    source_end: tuple[int, ...] | None = None  # what sources end in; None: the end of sentence
 
     def __len__(self) -> int:
         return len(self.source)
@@ -83,7 +84,17 @@ class ParallelCorpus:
             raise damaged(directory)
         lines = [_read_lines(directory / f"{split}.{side}.txt") for side in SIDES]
         sizes = [manifest["report"][f"{side}_vocab_size"] for side in SIDES]
-        return cls(source, target, sizes[0], sizes[1], lines[0], lines[1], _sizes(directory, split))
+        end = manifest.get("source_end")
+        return cls(
+            source,
+            target,
+            sizes[0],
+            sizes[1],
+            lines[0],
+            lines[1],
+            _sizes(directory, split),
+            None if end is None else tuple(end),
+        )
 
     def check_files(self) -> None:
         """Of a mapped file that has become shorter, the rest cannot be read: the process dies."""

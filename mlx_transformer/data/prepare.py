@@ -188,6 +188,7 @@ def _write_split(
     tokenizer: Tokenizer,
     progress: TellPairs,
 ) -> SplitReport:
+    frame = tokenizer.frame
     keep = _Filter(data, training=split == "train")
     pairs = source_tokens = target_tokens = done = 0
     remaining = text.pairs()
@@ -199,8 +200,8 @@ def _write_split(
         while chunk := list(islice(remaining, CHUNK)):
             lines = keep.lines(chunk)
             encoded = zip(
-                tokenizer.encode_source_batch([source for source, _ in lines]),
-                tokenizer.encode_target_batch([target for _, target in lines]),
+                _led(frame.before, tokenizer.encode_source_batch([source for source, _ in lines])),
+                _led(frame.start, tokenizer.encode_target_batch([target for _, target in lines])),
                 lines,
                 strict=True,
             )
@@ -214,6 +215,11 @@ def _write_split(
             progress(f"encode {split}", done, text.count)
     dropped = dict(keep.dropped)
     return SplitReport(pairs, source_tokens, target_tokens, dropped, keep.invalid_lines)
+
+
+def _led(start: tuple[int, ...], sentences: list[list[int]]) -> list[list[int]]:
+    """Sentences behind what a frame puts before them; empty ones stay empty, to be dropped."""
+    return [[*start, *ids] if ids else [] for ids in sentences]
 
 
 def _append_lines(directory: Path, split: str, lines: list[tuple[str, str]]) -> None:
@@ -230,6 +236,7 @@ def _write_manifest(
         "format": FORMAT,
         "fingerprint": fingerprint,
         **{f"{s}_dtype": id_dtype(size).name for s, size in zip(SIDES, sizes, strict=True)},
+        "source_end": tokenizer.frame.after,
         "report": asdict(report),
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2), encoding="utf-8")

@@ -17,6 +17,11 @@ class Tags(Protocol):
     @property
     def targets(self) -> Sequence[str]: ...
 
+    @property
+    def optional(self) -> bool:
+        """Whether the model also reads a text without any language."""
+        ...
+
     def frame(self, source: str | None, target: str | None) -> Frame:
         """What stands around a text of these languages; a missing one that is needed is said."""
         ...
@@ -33,6 +38,7 @@ class OneWay:
     around: Frame = PLAIN
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
+    optional: bool = True
 
     def frame(self, source: str | None, target: str | None) -> Frame:
         return self.around
@@ -49,6 +55,7 @@ class LanguageIds:
     default_source: str | None = None
     default_target: str | None = None
     after: Ids | None = None  # before the source's language where that stands behind the text
+    optional: bool = False
 
     @property
     def sources(self) -> Sequence[str]:
@@ -81,6 +88,7 @@ class LanguageBehind:
     end: Ids
     default_source: str | None = None
     target: str | None = None
+    optional: bool = False
 
     @property
     def sources(self) -> Sequence[str]:

@@ -81,7 +81,19 @@ class Run:
         return Checkpoints(self.files.checkpoints)
 
     def tokenizer(self) -> Tokenizer:
-        return load_tokenizer(self.files.data)
+        return self._in_its_languages(load_tokenizer(self.files.data))
+
+    def _in_its_languages(self, tokenizer: Tokenizer) -> Tokenizer:
+        """A model of several languages is told which ones the recipe trains it on."""
+        data, tags = self.recipe.data, tokenizer.tags
+        source = data.source_language if len(tags.sources) > 1 else None
+        target = data.target_language if len(tags.targets) > 1 else None
+        try:
+            return tokenizer.between(source, target)
+        except InputError:
+            if tags.optional:  # T5 learns any pair, without a prefix that it knows
+                return tokenizer
+            raise
 
     def same_tokenizer(self, config: ModelConfig, fingerprint: str | None) -> str:
         """The fingerprint of the run's tokenizer, which must be `fingerprint` if that is known."""
@@ -99,7 +111,7 @@ class Run:
         if done is not None and self.checkpoints.paths():
             return done
         start = self.files.start
-        tokenizer = load_tokenizer(start) if start.exists() else None
+        tokenizer = self._in_its_languages(load_tokenizer(start)) if start.exists() else None
         return prepare(self.recipe, self.files.data, tokenizer, progress)
 
     def restore(self, warn: Callable[[str], None]) -> tuple[ModelConfig, TrainingState, Progress]:
