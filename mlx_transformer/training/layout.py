@@ -17,6 +17,10 @@ Vectors = list[mx.array]
 class Layout:
     """Which weight is where in `count` vectors of nearly equal length.
 
+    Weights lie in the order of `shapes`, which is that of a forward pass: then the gradients are
+    also computed layer by layer, and a layer recomputed by checkpointing can be forgotten before
+    the next one is.
+
     The `transposed` weights lie there column by column: they are the matrices W of products x W^T,
     and MLX computes their gradients that way.
     """
@@ -26,12 +30,7 @@ class Layout:
     ) -> None:
         self._shapes = shapes
         self._transposed = transposed
-        self._names: list[list[str]] = [[] for _ in range(count)]
-        lengths = [0] * count
-        for name in sorted(shapes, key=lambda name: (-prod(shapes[name]), name)):
-            shortest = lengths.index(min(lengths))
-            self._names[shortest].append(name)
-            lengths[shortest] += prod(shapes[name])
+        self._names = in_parts({name: prod(shape) for name, shape in shapes.items()}, count)
 
     def join(self, named: Named) -> Vectors:
         return [
@@ -53,3 +52,17 @@ class Layout:
 
     def _turned(self, name: str, weight: mx.array) -> mx.array:
         return weight.T if name in self._transposed else weight
+
+
+def in_parts(sizes: Mapping[str, int], count: int) -> list[list[str]]:
+    """The names in their order, in `count` parts of about the same size.
+
+    in_parts({"a": 3, "b": 2, "c": 4}, 2) is [["a", "b"], ["c"]]: a name is where its middle is.
+    """
+    parts: list[list[str]] = [[] for _ in range(count)]
+    total, before = sum(sizes.values()), 0
+    for name, size in sizes.items():
+        middle = before + size / 2
+        parts[min(int(middle * count / total), count - 1)].append(name)
+        before += size
+    return parts

@@ -111,7 +111,7 @@ class TrainStep:
         self._config = config
         self._group = group or mx.distributed.init()
         self._lanes = lanes
-        shapes = {name: p.shape for name, p in named_parameters(self._model).items()}
+        shapes = in_forward_order(self._model)
         self._layout = Layout(shapes, lanes, transposed_weights(self._model))
         self._dtype = getattr(mx, config.dtype)
         self._schedule = make_schedule(config, model.d_model)
@@ -284,6 +284,12 @@ def _scalars(state: TrainingState | PackedState) -> Scalars:
         scalars["loss_scale"] = state["loss_scale"]
         scalars["good_steps"] = state["good_steps"]
     return scalars
+
+
+def in_forward_order(model: Transformer) -> dict[str, tuple[int, ...]]:
+    """The shape of every weight, as a forward pass meets them: words, encoder, decoder, output."""
+    shapes = {name: p.shape for name, p in named_parameters(model).items()}
+    return dict(sorted(shapes.items(), key=lambda item: item[0].startswith("output")))
 
 
 def transposed_weights(model: Transformer) -> set[str]:
