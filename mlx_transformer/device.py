@@ -6,6 +6,7 @@ The rest of the package reads as on a GPU. What a CPU does instead of MLX's own 
 Lanes are pieces of work side by side, one for each core of a CPU. A GPU is one lane.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -103,6 +104,13 @@ def linear(x: mx.array, weight: mx.array, bias: mx.array | None = None) -> mx.ar
     return mx.addmm(bias, x, weight.T) if is_gpu() else x @ weight.T + bias
 
 
+def add_product(total: mx.array, a: mx.array, b: mx.array) -> mx.array:
+    """total + a b, in the float32 of `total`: (n,m), (n,k), (k,m) -> (n,m)"""
+    if is_gpu() and a.dtype == total.dtype:
+        return mx.addmm(total, a, b)
+    return total + (a @ b).astype(total.dtype)
+
+
 def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
     """(..., d) -> (..., d)"""
     norm = mx.fast.layer_norm if is_gpu() else kernels.layer_norm
@@ -146,6 +154,24 @@ def compiles_search() -> bool:
 def builds_kernels() -> bool:
     """Whether what is compiled is built by a C++ compiler first."""
     return not is_gpu() and sys.platform == "linux"
+
+
+def loss_chunk() -> int:
+    """How many logits the loss holds at once. On a CPU its last cache should keep them; on a GPU
+    fewer, larger chunks add up the gradient of the word matrix less often."""
+    return 2**25 if is_gpu() else 2**22
+
+
+def search_tokens() -> int:
+    """Source tokens of a search batch, padding included: what keeps the device busy."""
+    return 4096 if is_gpu() else 1024
+
+
+def working_set() -> int:
+    """Bytes that training may count on: what Metal recommends, or three quarters of the memory."""
+    if is_gpu() and mx.metal.is_available():
+        return int(mx.device_info()["max_recommended_working_set_size"])
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
 
 
 def search_matrix(weight: mx.array) -> mx.array:

@@ -100,6 +100,8 @@ class TrainingConfig:
     max_steps: int = 100_000
     batch_tokens: int = 4096  # at most so many source and so many target tokens in a batch
     accumulate: int = 1  # batches in one update
+    memory: float | str = "auto"  # GB that an update may take; "auto": what the device has
+    micro_batches: int | None = None  # into which a batch is cut; left out: as memory demands
     beta1: float = 0.9
     beta2: float = 0.98
     eps: float = 1e-9
@@ -118,6 +120,8 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         at_least(0, self, "seed", "warmup", section="training.")
         at_least(1, self, "max_steps", "batch_tokens", "accumulate", section="training.")
+        at_least(1, self, "micro_batches", section="training.")
+        must_be('"auto" or a number of GB above 0', _is_memory, self, "memory", section="training.")
         at_least(
             1, self, "log_every", "save_every", "keep_last", "average_last", section="training."
         )
@@ -143,6 +147,10 @@ class TrainingConfig:
             raise InputError(f"schedule {self.schedule!r} needs training.learning_rate, its peak")
         elif self.min_learning_rate > self.learning_rate:
             raise InputError("training.min_learning_rate is above training.learning_rate")
+
+
+def _is_memory(value: float | str) -> bool:
+    return value == "auto" if isinstance(value, str) else value > 0
 
 
 @dataclass(frozen=True, kw_only=True)

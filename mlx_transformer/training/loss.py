@@ -14,10 +14,7 @@ import mlx.core as mx
 
 from mlx_transformer import device
 
-# A chunk has about this many logits: 16 MB in float32, which fit a CPU's last cache. It has at
-# least CHUNK_ROWS rows: with fewer, summing the gradient of the weight would cost as much as the
-# products.
-CHUNK_LOGITS = 2**22
+# With fewer rows, adding up the gradient of the weight would cost as much as the products.
 CHUNK_ROWS = 256
 
 
@@ -90,7 +87,7 @@ class OutputLoss:
             x = hidden[rows] * self.logit_scale
             chunk = self._chunk(x, w, mean, bias, targets[rows])
             d_logits = chunk.d_logits.astype(x.dtype)
-            d_weight = d_weight + (d_logits.T @ x).astype(mx.float32)
+            d_weight = device.add_product(d_weight, d_logits.T, x)
             if bias is not None:
                 d_bias = d_bias + chunk.d_logits.sum(axis=0)
             d_hidden.append((d_logits @ w) * self.logit_scale)
@@ -141,6 +138,6 @@ class _Chunk(NamedTuple):
 
 def _chunks(tokens: int, V: int) -> Iterator[slice]:
     """Equal slices of the tokens, the last one possibly shorter."""
-    rows = max(CHUNK_ROWS, CHUNK_LOGITS // V)
+    rows = max(CHUNK_ROWS, device.loss_chunk() // V)
     size = math.ceil(tokens / math.ceil(tokens / rows))
     return (slice(start, start + size) for start in range(0, tokens, size))

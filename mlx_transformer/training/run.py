@@ -21,6 +21,7 @@ from mlx_transformer.recipes import Recipe, ValidationConfig, load_recipe
 from mlx_transformer.storage import built_aside, load_model, locked, replace_text, save_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
+from mlx_transformer.training.memory import agreed_micro_batches
 from mlx_transformer.training.report import MetricsLog, Reporter
 from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.step import TrainingState, initial_state
@@ -29,7 +30,13 @@ from mlx_transformer.training.validation import Translate, Validator
 
 # Changing these would make the saved state, or the position in the data, wrong.
 FIXED_SECTIONS = ("data", "tokenizer", "model")
-FIXED_KEYS = ("training.seed", "training.batch_tokens", "training.dtype")
+FIXED_KEYS = (
+    "training.seed",
+    "training.batch_tokens",
+    "training.dtype",
+    "training.memory",
+    "training.micro_batches",
+)
 
 
 @dataclass(frozen=True)
@@ -123,6 +130,14 @@ class Run:
         model = self._first_model()
         return model.config, initial_state(model, self.recipe.training), Progress()
 
+    def cut_into(self, micro_batches: int, *, write: bool) -> "Run":
+        """This run with its batches cut so; written down, because it stays so for ever."""
+        training = replace(self.recipe.training, micro_batches=micro_batches)
+        run = replace(self, recipe=replace(self.recipe, training=training))
+        if write:
+            run._write_recipe()
+        return run
+
     def write_model(self, model: Transformer, directory: Path) -> None:
         """A model directory that every verb can use."""
         write_model(model, self.tokenizer(), directory, self._card(directory))
@@ -213,6 +228,10 @@ def train(
         rank=group.rank(),
         size=group.size(),
     )
+    if recipe.training.micro_batches is None and progress.step == 0:
+        pieces = agreed_micro_batches(config, recipe.training, batches.shapes, group)
+        run = run.cut_into(pieces, write=group.rank() == 0)
+        recipe = run.recipe
     hooks = Hooks(
         reporter,
         _validator(run, "valid", run.recipe.validation, config, translate),

@@ -111,6 +111,7 @@ class TrainStep:
         self._config = config
         self._group = group or mx.distributed.init()
         self._lanes = lanes
+        self._pieces = config.accumulate * (config.micro_batches or 1)  # at most, in an update
         shapes = in_forward_order(self._model)
         self._layout = Layout(shapes, lanes, transposed_weights(self._model))
         self._dtype = getattr(mx, config.dtype)
@@ -161,7 +162,7 @@ class TrainStep:
                 # Launch now: or the activations of all micro-batches could be in memory at once.
                 sums = [self._sum(sums)]
                 mx.async_eval(sums)
-            sums += self._gradients(packed, packed["step"] * self._config.accumulate + i, *batch)
+            sums += self._gradients(packed, packed["step"] * self._pieces + i, *batch)
         gradients, scalars, adam_scalars, metrics = self._reduce(_scalars(packed), sums)
         update = partial(self._adam, adam_scalars)
         updated = device.by_parts(update, packed["parameters"], packed["m"], packed["v"], gradients)

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 import mlx.core as mx
+import numpy as np
 
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
@@ -67,9 +68,8 @@ class Trainer:
         config = self._training
         while progress.step < config.max_steps:
             batches = [next(stream) for _ in range(config.accumulate)]
-            self._state, metrics = self._step(
-                self._state, [_micro_batch(batch) for batch in batches]
-            )
+            pieces = [piece for batch in batches for piece in _cut(batch, config.micro_batches)]
+            self._state, metrics = self._step(self._state, pieces)
             mx.async_eval(self._state, metrics)
             self._window.add(batches, metrics)
             where = batches[-1].position
@@ -158,5 +158,11 @@ def _judged(progress: Progress, report: ValidationReport) -> Progress:
     return replace(progress, validations_since=progress.validations_since + 1)
 
 
-def _micro_batch(batch: Batch) -> MicroBatch:
-    return mx.array(batch.source), mx.array(batch.target_in), mx.array(batch.target_out)
+def _cut(batch: Batch, pieces: int | None) -> Iterator[MicroBatch]:
+    """The batch as micro-batches of nearly equal rows; None: as one."""
+    arrays = batch.source, batch.target_in, batch.target_out
+    count = min(pieces or 1, len(batch.source))
+    for source, target_in, target_out in zip(
+        *(np.array_split(a, count) for a in arrays), strict=True
+    ):
+        yield mx.array(source), mx.array(target_in), mx.array(target_out)
