@@ -27,7 +27,6 @@ Ids = Sequence[int]
 # A compiled step should meet few shapes: there lengths are rounded up to a multiple of COARSE, too.
 ROWS = sorted({2**i for i in range(11)} | {3 * 2**i for i in range(9)})
 COARSE = 16
-SPARE = 8  # positions of room beyond the length of the source, to begin with
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,9 @@ class SearchBatch:
         # Compiled, a case without padding would be one more shape: always pass the mask.
         padding = step.compiled or any(len(ids) < source.shape[1] for ids in sources)
         self._memory = Memory(layers, model.source_mask(source) if padding else None)
-        room = round_up(min(source.shape[1] + SPARE, max(limits)), COARSE)
+        # Room grows with what is written: a step that is launched while the one before is still
+        # under way copies the caches whole.
+        room = COARSE
         model.target_embedding.reserve(room)
         self._caches = empty_slots(config, B, K, room, memory.dtype)
         self.hyps = choose.start(
@@ -167,13 +168,12 @@ class SearchBatch:
         )
 
     def _make_room(self) -> None:
-        """Half as many positions more, in the caches and in the words written"""
-        more = round_up(self._t // 2, COARSE)
-        slots = more * self._step.options.width
-        self._step.model.target_embedding.reserve(self._t + more)
+        """A few positions more, in the caches and in the words written"""
+        slots = COARSE * self._step.options.width
+        self._step.model.target_embedding.reserve(self._t + COARSE)
         self._caches = [with_room(layer, slots) for layer in self._caches]
         longer = {
-            name: grow(getattr(self.hyps, name), 2, more, NONE)
+            name: grow(getattr(self.hyps, name), 2, COARSE, NONE)
             for name in ("words", "slots", "final_words")
         }
         self.hyps = self.hyps._replace(**longer)

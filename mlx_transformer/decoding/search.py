@@ -16,7 +16,6 @@ from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import laid_out_for_search
 
-BATCH_TOKENS = 1024  # of the sources of a batch, padding included
 BATCH_HYPOTHESES = 2048  # a wide beam takes fewer sentences at a time
 FIRST_WINDOW, LAST_WINDOW = 256, 4096  # sentences sorted together
 
@@ -118,7 +117,7 @@ def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int, most: int)
 
 
 def batches(window: list[Numbered], width: int, most: int) -> Iterator[Job]:
-    """Sentences of like length, longest first, at most so many and within BATCH_TOKENS.
+    """Sentences of like length, longest first, as many as the device takes at once.
 
     As many batches as there are lanes are alike: lanes go from step to step together, and the
     slowest would keep the others waiting.
@@ -126,7 +125,7 @@ def batches(window: list[Numbered], width: int, most: int) -> Iterator[Job]:
     waiting = sorted(window, key=lambda item: -len(item[1][0]))
     while waiting:
         longest = len(waiting[0][1][0])
-        fits = min(most, max(1, BATCH_TOKENS // longest))
+        fits = min(most, max(1, device.search_tokens() // longest))
         size = width * max(n for n in ROWS if n <= fits)
         alike, waiting = waiting[:size], waiting[size:]
         for lane in range(min(width, len(alike))):

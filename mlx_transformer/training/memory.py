@@ -18,6 +18,7 @@ from mlx_transformer.data.grid import Shape
 from mlx_transformer.errors import InputError
 from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.storage import count_parameters
+from mlx_transformer.training.report import number
 
 GB = 10**9
 
@@ -99,4 +100,4 @@ def agreed_micro_batches(
     """As many as the process with the least memory needs."""
     own = [shape._replace(B=ceil(shape.B / group.size())) for shape in shapes]
     pieces = mx.array(plan_memory(model, training, own, memory_limit(training)).micro_batches)
-    return number_of(mx.distributed.all_max(pieces, group=group))
+    return int(number(mx.distributed.all_max(pieces, group=group)))

@@ -57,17 +57,17 @@ class Validator:
         measure = output_loss(model.config)
         weight = model[model.config.output_matrix].weight
         bias = model.get("output_bias")
-        sums = np.zeros(3)
-        with device.side_by_side(
-            1
-        ):  # during training a lane has only its share of the cores: take all
+        sums = mx.zeros(3)
+        with device.side_by_side(1):  # in training a lane has its share of the cores: take all
             for planned in self._batches.epoch(0):
                 batch = self._batches.read(planned)
                 hidden = model.hidden(mx.array(batch.source), mx.array(batch.target_in))
                 expected = mx.array(batch.target_out).reshape(-1)
                 loss = measure(hidden.reshape(-1, hidden.shape[-1]), weight, bias, expected)
-                sums += [number(x) for x in loss]
-        return sums[0] / sums[2], sums[1] / sums[2]
+                sums = sums + mx.stack(list(loss))
+                mx.async_eval(sums)  # not waited for: the next batch is read meanwhile
+            smoothed, nll, tokens = map(number, sums)
+        return smoothed / tokens, nll / tokens
 
     def _scores(self, model: Transformer) -> dict:
         sources = [self._corpus.source_lines[i] for i in self._chosen]

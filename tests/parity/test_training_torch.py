@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from mlx_transformer import device
 from mlx_transformer.config import preset
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
@@ -23,7 +24,7 @@ from tests.parity.torch_reference import torch_copy
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("logit_scale", [1.0, 0.3])
 def test_loss_and_gradients_equal_cross_entropy(monkeypatch, with_bias, smoothing, logit_scale):
-    monkeypatch.setattr(loss_module, "CHUNK_LOGITS", 0)
+    monkeypatch.setattr(device, "loss_chunk", lambda: 0)
     monkeypatch.setattr(loss_module, "CHUNK_ROWS", 8)  # five chunks
     rng = np.random.default_rng(0)
     shapes = [(37, 16), (200, 16), (200,)][: 3 if with_bias else 2]
