@@ -15,12 +15,24 @@ from mlx_transformer.tokenizer.languages import language_name
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.description = "Show the configuration and size of a preset or a model directory."
+    parser.description = (
+        "Show the configuration and size of a preset or a model directory, or what memory the "
+        "training of a recipe takes."
+    )
     parser.epilog = (
-        "example: mlx-transformer info base --vocab-size 37000 --json\n"
+        "examples:\n"
+        "  mlx-transformer info base --vocab-size 37000 --json\n"
+        "  mlx-transformer info wmt14-en-de-base --memory\n"
         f"presets: {', '.join(PRESETS)}"
     )
-    parser.add_argument("model", metavar="PRESET|MODEL", help="a preset, or a model by any name")
+    parser.add_argument(
+        "model", metavar="PRESET|MODEL|RECIPE", help="a preset, a model by any name, or a recipe"
+    )
+    parser.add_argument(
+        "--memory",
+        action="store_true",
+        help="how a recipe's batches are cut on Macs of 8 to 64 GB, for sentences of 32 tokens",
+    )
     parser.add_argument("--vocab-size", type=int, metavar="N", help="a preset's vocabulary size")
     parser.add_argument("--languages", action="store_true", help="list the languages of a model")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
@@ -29,6 +41,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> None:
     if args.languages:
         return _show_languages(model_directory(Path(args.model)), args.json)
+    if args.memory:
+        return _show_memory(args.model, as_json=args.json)
     facts = _facts(args.model, args.vocab_size)
     if args.json:
         show(to_json(facts, indent=2))
@@ -76,3 +90,23 @@ def _facts_of_directory(directory: Path) -> dict[str, Any]:
         "dtype": f"{bits}-bit" if bits else str(arrays[0].dtype).removeprefix("mlx.core."),
         "megabytes": round(sum(array.nbytes for array in arrays) / 1e6, 2),
     }
+
+
+def _show_memory(recipe_name: str, *, as_json: bool) -> None:
+    """How the recipe's training fits into the memory that Macs have."""
+    from mlx_transformer.recipes import load_recipe
+    from mlx_transformer.training.memory import plans_for_macs
+
+    recipe = load_recipe(recipe_name)
+    size = recipe.tokenizer.vocab_size
+    rows = plans_for_macs(recipe.model_config(size, size), recipe.training)
+    if as_json:
+        show(to_json(rows, indent=2))
+        return
+    show(f"{'memory':>8} {'micro-batches':>14} {'tokens each':>12} {'an update takes':>16}")
+    for row in rows:
+        if row["bytes"] is None:
+            show(f"{row['memory']:>5} GB {'does not fit':>14}")
+        else:
+            taken = f"{row['micro_batches']:>14} {row['tokens']:>12,} {row['bytes'] / 1e9:>13.1f}"
+            show(f"{row['memory']:>5} GB {taken} GB")

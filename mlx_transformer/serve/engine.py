@@ -14,9 +14,10 @@ from typing import Protocol, TypeVar
 
 import mlx.core as mx
 
+from mlx_transformer import device
 from mlx_transformer.decoding.batch import ROWS, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
-from mlx_transformer.decoding.search import BATCH_TOKENS, Results, Search, advance
+from mlx_transformer.decoding.search import Results, Search, advance
 from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.decoding.translator import Plan, SourceSentence, Translation, Translator
 from mlx_transformer.serve.metrics import Metrics
@@ -288,5 +289,5 @@ def alike(units: list[Unit]) -> list[Unit]:
     window = [unit for unit in units if unit.request.kind == first.request.kind][:WINDOW]
     window.sort(key=lambda unit: abs(unit.length - first.length))
     longest = accumulate((unit.length for unit in window), max)
-    fits = sum(n * length <= BATCH_TOKENS for n, length in enumerate(longest, 1))
+    fits = sum(n * length <= device.search_tokens() for n, length in enumerate(longest, 1))
     return window[: max(n for n in ROWS if n <= max(1, fits))]

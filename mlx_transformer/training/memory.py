@@ -30,6 +30,10 @@ ENCODER, DECODER, FEED_FORWARD, SCORES = 60, 84, 9.5, 5.3
 LAYER_INPUT = 4  # times d_model: all that a checkpointed layer keeps
 LOSS = 16  # bytes for each logit of a chunk: logits, exponentials, gradients
 HALF = 0.55  # what half precision keeps of it: some sums stay float32
+# Of a Mac's memory Metal recommends to use about this share.
+METAL_SHARE = 0.7
+MAC_MEMORY = (8, 16, 32, 64)
+TYPICAL_LENGTH = 32
 # The rest of a working set is for MLX's cache of buffers, and for other programs.
 USABLE = 0.8
 
@@ -82,6 +86,28 @@ def plan_memory(
                 "or raise training.memory"
             )
     raise AssertionError("unreachable")
+
+
+def plans_for_macs(model: ModelConfig, training: TrainingConfig) -> list[dict[str, int | None]]:
+    """By size of a Mac's memory, how a batch of sentences of 32 tokens is cut."""
+    rows: list[dict[str, int | None]] = []
+    shape = Shape(ceil(training.batch_tokens / TYPICAL_LENGTH), TYPICAL_LENGTH, TYPICAL_LENGTH)
+    for memory in MAC_MEMORY:
+        try:
+            plan = plan_memory(model, training, [shape], USABLE * METAL_SHARE * memory * GB)
+        except InputError:
+            rows.append({"memory": memory, "micro_batches": None, "tokens": None, "bytes": None})
+            continue
+        tokens = ceil(shape.B / plan.micro_batches) * TYPICAL_LENGTH
+        rows.append(
+            {
+                "memory": memory,
+                "micro_batches": plan.micro_batches,
+                "tokens": tokens,
+                "bytes": plan.bytes,
+            }
+        )
+    return rows
 
 
 def memory_limit(training: TrainingConfig) -> float:
