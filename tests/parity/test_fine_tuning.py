@@ -52,6 +52,10 @@ def calmed(model: PreTrainedModel) -> PreTrainedModel:
         for weights in model.parameters():
             if weights.ndim == 2 and weights.requires_grad:  # Pegasus has positions by a formula
                 weights *= 0.5
+        for module in model.modules():
+            if isinstance(module, torch.nn.Embedding):
+                # Where padding is also the start, as in Pegasus, that would keep its vector fixed.
+                module.padding_idx = None
         if hasattr(model, "final_logits_bias"):  # which transformers does not train
             model.final_logits_bias.zero_()
     return model
