@@ -25,5 +25,7 @@ def quantize_directory(directory: Path, bits: int) -> None:
             f"nothing to quantise: no matrix has a multiple of {QUANTIZATION_GROUP} columns "
             f"(d_model is {model.config.d_model})"
         )
-    mx.eval(model.parameters())  # all is read before the file is written over
+    # All is read before the file is written over; one by one, or all plain matrices were in memory.
+    for array in named_parameters(model).values():
+        mx.eval(array)
     save_model(model, directory)
