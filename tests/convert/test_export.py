@@ -32,6 +32,8 @@ def make(config: ModelConfig, seed: int = 0) -> Transformer:
     mx.random.seed(seed)
     model = Transformer(config)
     model.update({"source_words": {"weight": mx.random.normal((config.vocab_size, 64))}})
+    if config.output_bias:  # a conversion leaves out one of zeros
+        model.output_bias = mx.random.normal((config.target_size,))
     return model
 
 
