@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import note, show, tell
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import default_model
@@ -44,10 +45,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EPILOG
     parser.add_argument(
         "--model",
-        metavar="[FROM-TO=]DIR",
+        metavar="[FROM-TO=]MODEL",
         action="append",
         default=[],
-        help="a model directory; may be repeated (default: the one that ships)",
+        help="a model by directory, checkpoint or hub name; may be repeated (default: the one that "
+        "ships)",
     )
     parser.add_argument("--port", type=int, default=5050, metavar="N", help="default 5050")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
@@ -127,14 +129,16 @@ def limits_of(args: argparse.Namespace) -> "Limits":
 
 
 def models_of(given: list[str]) -> list[Model]:
-    """Directories and their languages, from `DIR` or `en-de=DIR`"""
+    """Directories and their languages, from `MODEL` or `en-de=MODEL`"""
     from mlx_transformer.serve.catalog import languages_of
 
     found: list[Model] = []
     for each in given or [str(default_model())]:
         named = re.fullmatch(r"([a-z]{2,3})-([a-z]{2,3})=(.+)", each)
-        directory = Path(named[3] if named else each)
-        found.append((directory, (named[1], named[2]) if named else languages_of(directory)))
+        model = Path(named[3] if named else each)
+        directory = model_directory(model)
+        languages = (named[1], named[2]) if named else languages_of(directory, model.name)
+        found.append((directory, languages))
     return found
 
 
@@ -167,7 +171,7 @@ def application(
     from mlx_transformer.serve.guard import Guard
     from mlx_transformer.serve.service import Service
 
-    service = Service(catalog, engine, Detector(catalog.languages), limits)
+    service = Service(catalog, engine, Detector(catalog.by_use), limits)
     return Guard(
         make_app(service, metrics, args.api_key, args.allow_origin),
         limits=limits,

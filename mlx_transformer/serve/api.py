@@ -149,12 +149,17 @@ async def translated(service: Service, given: Parameters) -> dict[str, Any]:
 
 
 async def routed(
-    service: Service, given: Parameters, text: str
+    service: Service, given: Parameters, text: str, most: int = 2, least: int = 0
 ) -> tuple[Route, dict[str, Any] | None]:
-    """The models for a request, and if it left that to us the language of its text."""
+    """The models for a request, so many in a row, and the language of its text if that was open."""
     source, target = given.required("source"), given.required("target")
-    detected = (await service.detect(text))[0] if source == AUTO else None
-    return service.route(str(detected["language"]) if detected else source, target), detected
+    if source != AUTO:
+        return service.route(source, target), None
+    for detected in await service.detect(text):
+        route = service.catalog.route(str(detected["language"]), target)
+        if route is not None and least <= len(route) <= most:
+            return route, detected
+    raise RefusedError(400, f"{target} is not supported")
 
 
 async def translate_html(service: Service, route: Route, texts: list[str]) -> list[str]:
@@ -187,7 +192,7 @@ async def streamed(service: Service, given: Parameters) -> AsyncIterator[Event]:
 
 async def attended(service: Service, given: Parameters) -> Attention:
     text, translation = given.required("q"), given.text("translation")
-    route, _ = await routed(service, given, text)
+    route, _ = await routed(service, given, text, most=1, least=1)
     if len(route) != 1:
         raise RefusedError(400, "Attention is shown of one model, and these languages take more")
     if not translation:

@@ -35,6 +35,12 @@ class Catalog:
         """The model that was named first"""
         return list(self._legs.values())[-1]
 
+    @property
+    def by_use(self) -> list[str]:
+        """All languages; those that models translate from come first, in the order given."""
+        sources = [source for source, _ in reversed(self._legs)]
+        return list(dict.fromkeys([*sources, *self.languages]))
+
     def route(self, source: str, target: str) -> list[Leg] | None:
         """The direct model, else two by way of a third language; None if there is no way."""
         if source == target:
@@ -51,15 +57,13 @@ class Catalog:
         return [target for target in self.languages if self.route(source, target) is not None]
 
 
-def languages_of(directory: Path) -> tuple[str, str]:
-    """The languages of a model, from the name of its directory or else from its card."""
-    found = pair_of(directory.resolve().name)
+def languages_of(directory: Path, name: str) -> tuple[str, str]:
+    """The languages of a model, from its name or else from its card."""
+    found = pair_of(name) or pair_of(directory.resolve().name)
     card = directory / "README.md"
     if found is None and card.is_file():
         line = _CARD.search(card.read_text(encoding="utf-8", errors="replace"))
         found = (line[1], line[2]) if line else None
     if found is None:
-        raise InputError(
-            f"the languages of {directory} are not known: name them, as in en-de={directory}"
-        )
+        raise InputError(f"the languages of {name} are not known: name them, as in en-de={name}")
     return found

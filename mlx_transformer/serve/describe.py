@@ -35,6 +35,10 @@ class Descriptions:
             "source": {"type": "string", "enum": [AUTO, *catalog.sources]},
             "target": {"type": "string", "enum": catalog.targets(catalog.first.source)},
         }
+        first = catalog.first.source
+        direct = {
+            "enum": [t for t in catalog.targets(first) if len(catalog.route(first, t) or []) == 1]
+        }
         key = {"api_key": OPTIONAL_TEXT}
         number = {"anyOf": [{"type": "integer", "maximum": limits.alternatives}, {"type": "null"}]}
         form = {"enum": ["text", "html", "", None]}
@@ -49,11 +53,18 @@ class Descriptions:
             "Translate text, told as server-sent events: start, piece, sentence, done or error",
             {"q": one_text, **pair, **key},
             ("q", "source", "target"),
-            {"text/event-stream": {"schema": TEXT}},
+            {"text/event-stream": {"schema": {}}},
         )
         self.attention = _post(
             "What the model attends to while it writes a translation, its own or a given one",
-            {"q": one_text, **pair, "translation": OPTIONAL_TEXT, "format": form, **key},
+            {
+                "q": one_text,
+                **pair,
+                "target": direct,
+                "translation": OPTIONAL_TEXT,
+                "format": form,
+                **key,
+            },
             ("q", "source", "target"),
             _json({"type": "object"}) | {"text/html": {"schema": TEXT}},
         )

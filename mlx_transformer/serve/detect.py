@@ -11,6 +11,7 @@ class Detector:
     """py3langid's classifier. It takes a second to load, which is done aside."""
 
     def __init__(self, languages: Sequence[str]) -> None:
+        """Where a text tells nothing, the order of the languages decides."""
         self._languages = list(languages)
         loader = ThreadPoolExecutor(1, thread_name_prefix="detector")
         self._identifier: Future[Any] = loader.submit(self._load)
@@ -20,9 +21,10 @@ class Detector:
         """Languages and how sure it is (0 to 100), the most probable first."""
         sample = text[:ENOUGH]
         if not any(character.isalpha() for character in sample):
-            return [(self._languages[0], 0.0)]
-        known = [(code, round(100 * p, 1)) for code, p in self._identifier.result().rank(sample)]
-        return known or [(self._languages[0], 0.0)]
+            return [(code, 0.0) for code in self._languages]
+        ranked = self._identifier.result().rank(sample)
+        known = [(code, round(100 * probability, 1)) for code, probability in ranked]
+        return [*known, *((code, 0.0) for code in self._languages if code not in dict(known))]
 
     def _load(self) -> Any:
         from py3langid.langid import MODEL_FILE, LanguageIdentifier

@@ -26,6 +26,7 @@ MOST_BATCHES = 4
 # The first sentences of a request may use every batch, later ones only half of them.
 FIRST_SENTENCES = 16
 WINDOW = 256  # sentences among which those of like length are looked for
+LEAST_SHARE = 8  # sentences that are not worth sharing out among lanes
 STEP_COST = 8  # of launching a step, in rows: what a small batch costs at least
 
 T = TypeVar("T")
@@ -91,10 +92,11 @@ class Request:
             self.finish()
 
     def finish(self) -> None:
+        wanted = self.attention and self.watcher is None  # who has seen it for each sentence
         found = iter(self.found)
         parts = [[next(found) for _ in plan.sentences] for plan in self.plans]
         translations = [
-            self.translator.translation(plan, results, attention=self.attention)
+            self.translator.translation(plan, results, attention=wanted)
             for plan, results in zip(self.plans, parts, strict=True)
         ]
         if self.future.set_running_or_notify_cancel():
@@ -124,38 +126,43 @@ class Unit:
 class Running:
     """A batch under way, and whose sentences are in it."""
 
-    def __init__(self, step: SearchStep, units: list[Unit], spent: float) -> None:
+    def __init__(self, step: SearchStep, units: list[Unit], lane: int, spent: float) -> None:
+        self.lane = lane
         self.open = dict(enumerate(units))  # by number in the batch
         self.is_late = all(unit.number >= FIRST_SENTENCES for unit in units)
         self.spent = spent  # its share of the device's time so far, in rows
-        self._batch = SearchBatch(
+        self.batch = device.in_lane(
+            lane,
+            SearchBatch,
             step,
             [unit.sentence.ids for unit in units],
             [unit.sentence.start for unit in units],
         )
 
-    def turn(self) -> None:
-        """One token for every sentence"""
+    def let_go(self) -> None:
+        """Of sentences that nobody waits for any more"""
         gone = [number for number, unit in self.open.items() if unit.request.cancelled]
-        self._batch.drop(gone)
+        self.batch.drop(gone)
         for number in gone:
             del self.open[number]
-        advance({0: self._batch})
-        self.spent += self._batch.rows + STEP_COST
+
+    def account(self) -> None:
+        """After a step: what it cost, and what it made certain"""
+        self.spent += self.batch.rows + STEP_COST
         self._tell()
 
     def done(self) -> Iterator[tuple[Unit, Results]]:
         """Sentences whose search has ended since the last call"""
-        for number in [n for n in self.open if self._batch.results[n]]:
-            yield self.open.pop(number), self._batch.results[number]
+        for number in [n for n in self.open if self.batch.results[n]]:
+            yield self.open.pop(number), self.batch.results[number]
 
     @property
     def is_over(self) -> bool:
-        return not self._batch.open
+        return not self.batch.open
 
     def _tell(self) -> None:
         watched = {n: unit for n, unit in self.open.items() if unit.request.watcher}
-        for number, ids in self._batch.certain(list(watched)).items():
+        for number, ids in self.batch.certain(list(watched)).items():
             request, sentence = watched[number].request, watched[number].number
             assert request.watcher is not None
             request.watcher.grew(sentence, request.translator.text_so_far(ids))
@@ -172,6 +179,7 @@ class Engine:
         self._closing = False
         self._steps: dict[Kind, SearchStep] = {}
         self._running: list[Running] = []
+        self._lanes = device.lane_count()
         # Not a daemon: MLX must not be at work while the interpreter is taken down.
         self._thread = threading.Thread(target=self._live, name="engine")
         self._thread.start()
@@ -221,7 +229,8 @@ class Engine:
 
     def _live(self) -> None:
         try:
-            self._work()
+            with device.side_by_side(self._lanes):
+                self._work()
         finally:
             mx.clear_streams()  # those of this thread, which MLX would miss as the program ends
 
@@ -239,8 +248,7 @@ class Engine:
                 do()
             if chosen:
                 self._start(chosen)
-            if self._running:
-                self._turn(min(self._running, key=lambda running: running.spent))
+            self._turn(self._next())
 
     def _choose(self) -> list[Unit]:
         """Sentences for one more batch, taken from the queue if there may be one."""
@@ -251,7 +259,7 @@ class Engine:
             units = [unit for unit in units if unit.number < FIRST_SENTENCES]
         if not units:
             return []
-        chosen = alike(units)
+        chosen = alike(units, self._lanes)
         taken = set(chosen)
         self._waiting = [unit for unit in self._waiting if unit not in taken]
         return chosen
@@ -263,31 +271,49 @@ class Engine:
         try:
             if request.kind not in self._steps:
                 self._steps[request.kind] = Search(request.translator.model, request.options).step
-            self._running.append(Running(self._steps[request.kind], units, spent))
+            lanes = [running.lane for running in self._running]
+            lane = min(range(self._lanes), key=lanes.count)
+            self._running.append(Running(self._steps[request.kind], units, lane, spent))
         except Exception as error:
             for unit in units:
                 unit.request.fail(error)
 
-    def _turn(self, running: Running) -> None:
+    def _next(self) -> list[Running]:
+        """In each lane, the batch that has had least of it"""
+        by_lane = [[r for r in self._running if r.lane == lane] for lane in range(self._lanes)]
+        return [min(some, key=lambda running: running.spent) for some in by_lane if some]
+
+    def _turn(self, chosen: list[Running]) -> None:
+        """One step of these batches, side by side"""
         try:
-            running.turn()
-            for unit, results in running.done():
-                self._metrics.translated(len(results[0].ids))
-                unit.request.store(unit.number, results)
+            for running in chosen:
+                running.let_go()
+            advance({running.lane: running.batch for running in chosen})
+            for running in chosen:
+                running.account()
+                self._deliver(running)
         except Exception as error:
-            for unit in running.open.values():
-                unit.request.fail(error)
-            self._running.remove(running)
-            return
-        if running.is_over:
-            self._running.remove(running)
+            for running in chosen:
+                for unit in running.open.values():
+                    unit.request.fail(error)
+            self._running = [running for running in self._running if running not in chosen]
+        self._running = [running for running in self._running if not running.is_over]
+
+    def _deliver(self, running: Running) -> None:
+        for unit, results in running.done():
+            self._metrics.translated(len(results[0].ids))
+            unit.request.store(unit.number, results)
 
 
-def alike(units: list[Unit]) -> list[Unit]:
-    """The first of these sentences and, as many as fit a batch, those most like it in length."""
+def alike(units: list[Unit], lanes: int) -> list[Unit]:
+    """The first of these sentences and, as many as fit a batch, those most like it in length.
+
+    Other lanes get their share.
+    """
     first = units[0]
     window = [unit for unit in units if unit.request.kind == first.request.kind][:WINDOW]
     window.sort(key=lambda unit: abs(unit.length - first.length))
     longest = accumulate((unit.length for unit in window), max)
     fits = sum(n * length <= device.search_tokens() for n, length in enumerate(longest, 1))
-    return window[: max(n for n in ROWS if n <= max(1, fits))]
+    share = max(LEAST_SHARE, -(-len(window) // lanes))
+    return window[: max(n for n in ROWS if n <= max(1, min(fits, share)))]

@@ -79,6 +79,7 @@ class Guard:
                     headers.setdefault(name, value)
             await send(message)
 
+        self._metrics.open += 1
         try:
             self._check(scope)
             body = await self._body(scope, receive)
@@ -90,6 +91,7 @@ class Guard:
             if not status:
                 await RefusedError(500, "Something went wrong").response()(scope, receive, send_on)
         finally:
+            self._metrics.open -= 1
             self._note(scope, status, time.monotonic() - start, body)
         return None
 

@@ -14,6 +14,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self.waiting = 0
+        self.open = 0  # requests under way
         self.sentences = 0
         self.tokens = 0
         self._requests: Counter[tuple[str, int]] = Counter()
@@ -43,6 +44,7 @@ class Metrics:
         tokens = sum(count for _, count in self._lately())
         lines = [
             *_metric("waiting_sentences", "gauge", "Sentences in the queue", self.waiting),
+            *_metric("requests_open", "gauge", "Requests under way", self.open),
             *_metric("sentences_total", "counter", "Sentences translated", self.sentences),
             *_metric("tokens_total", "counter", "Tokens written", self.tokens),
             *_metric("tokens_per_second", "gauge", "Over the last seconds", tokens / RECENT),

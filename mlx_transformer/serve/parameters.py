@@ -2,6 +2,7 @@
 
 import hmac
 import json
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,15 +68,12 @@ class Parameters:
         value, most = self._values.get("alternatives"), self._limits.alternatives
         if value is None:
             return 0
-        try:
-            count = max(0, int(value)) if isinstance(value, int | str) else None
-        except ValueError:
-            count = None
-        if count is None or isinstance(value, bool):
+        is_number = type(value) is int or (isinstance(value, float) and value.is_integer())
+        if not is_number and not (isinstance(value, str) and re.fullmatch(r"-?[0-9]{1,9}", value)):
             raise invalid("alternatives parameter is not a number")
-        if count > most:
+        if int(value) > most:
             raise invalid(f"alternatives parameter must be <= {most}")
-        return count
+        return max(0, int(value))
 
     def _check_size(self, text: str) -> None:
         if len(text) > self._limits.characters:
