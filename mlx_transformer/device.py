@@ -192,9 +192,10 @@ def search_lanes(rows: int) -> int:
     return max(1, min(lane_count(), rows // lanes.LANE_ROWS))
 
 
-def side_by_side(count: int) -> AbstractContextManager[None]:
-    """Share the cores among so many lanes for as long as this lasts."""
-    return lanes.side_by_side(count)
+def side_by_side(count: int, rows: int | None = None) -> AbstractContextManager[None]:
+    """Share the cores among so many lanes for as long as this lasts: in a search, for so many
+    hypotheses."""
+    return lanes.side_by_side(count, rows)
 
 
 def in_lane(lane: int, function: Callable[..., Result], *args: object) -> Result:

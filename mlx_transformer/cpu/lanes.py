@@ -15,6 +15,7 @@ from mlx_transformer.cpu import blas
 
 MOST_LANES = 16  # each has its own graph to trace, and a share of the weights
 LANE_ROWS = 32  # hypotheses of a search that make another lane worth it
+FEW_ROWS = 16  # hypotheses whose products few_rows.cpp shares among the cores
 
 _own = threading.local()  # MLX streams belong to the thread that made them
 
@@ -41,9 +42,14 @@ def stream(lane: int) -> mx.Stream:
 
 
 @contextmanager
-def side_by_side(count: int) -> Iterator[None]:
-    """Share the BLAS threads among so many lanes for as long as this lasts."""
-    with blas.threads(max(1, cores() // count)):
+def side_by_side(count: int, rows: int | None = None) -> Iterator[None]:
+    """Share the BLAS threads among so many lanes for as long as this lasts.
+
+    A search of few rows gets one thread. OpenBLAS has little to do there, and on a busy machine
+    spends most of it waiting for its second thread.
+    """
+    few = rows is not None and rows <= FEW_ROWS
+    with blas.threads(1 if few else max(1, cores() // count)):
         try:
             yield
         except BaseException:  # also when a search is given up: its lanes are still computing

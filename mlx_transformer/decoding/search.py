@@ -72,31 +72,32 @@ class Search:
         """
         numbered = enumerate(sentences)
         first = list(islice(numbered, window))
-        width = device.search_lanes(len(first) * self.step.options.width)
+        rows = len(first) * self.step.options.width
+        width = device.search_lanes(rows)
         found: dict[int, Results] = {}
         due = 0
         most = max(1, BATCH_HYPOTHESES // self.step.options.width)
-        for job, results in self._run(jobs(first, numbered, width, most), width):
-            found |= zip(job.numbers, results, strict=True)
-            while due in found:
-                yield found.pop(due)
-                due += 1
+        with device.side_by_side(width, rows):
+            for job, results in self._run(jobs(first, numbered, width, most), width):
+                found |= zip(job.numbers, results, strict=True)
+                while due in found:
+                    yield found.pop(due)
+                    due += 1
 
     def _run(self, waiting: Iterator[Job], width: int) -> Iterator[tuple[Job, list[Results]]]:
         """Jobs as they are done; a lane that is free takes the next."""
         busy: dict[int, tuple[Job, SearchBatch]] = {}  # by lane
-        with device.side_by_side(width):
-            while True:
-                free = [lane for lane in range(width) if lane not in busy]
-                for lane, job in zip(free, waiting, strict=False):
-                    busy[lane] = job, device.in_lane(lane, job.start, self.step)
-                if not busy:
-                    return
-                advance({lane: batch for lane, (_, batch) in busy.items()})
-                for lane, (job, batch) in list(busy.items()):
-                    if not batch.open:
-                        del busy[lane]
-                        yield job, batch.results
+        while True:
+            free = [lane for lane in range(width) if lane not in busy]
+            for lane, job in zip(free, waiting, strict=False):
+                busy[lane] = job, device.in_lane(lane, job.start, self.step)
+            if not busy:
+                return
+            advance({lane: batch for lane, (_, batch) in busy.items()})
+            for lane, (job, batch) in list(busy.items()):
+                if not batch.open:
+                    del busy[lane]
+                    yield job, batch.results
 
 
 def advance(batches: Mapping[int, SearchBatch]) -> None:

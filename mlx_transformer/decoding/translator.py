@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, overload
 import mlx.core as mx
 import numpy as np
 
+from mlx_transformer import device
 from mlx_transformer.decoding.alignment import Link, cross_attention, join_attention, join_links
 from mlx_transformer.decoding.batch import Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions, model_options
@@ -188,7 +189,8 @@ class Translator:
                 if place:
                     yield " "
                 whole = [*sentence.start, *begin]
-                yield from self._stream_sentence(sentence.ids, options, whole)
+                with device.side_by_side(1, options.width):
+                    yield from self._stream_sentence(sentence.ids, options, whole)
                 begin = []
 
     def _stream_sentence(self, source: Ids, options: SearchOptions, begin: Ids) -> Iterator[str]:
