@@ -11,7 +11,10 @@ BYTE_SPACE = "Ġ"  # how byte-level BPE writes a space
 
 
 class JsonSide:
-    def __init__(self, content: bytes) -> None:
+    """`rows` is how many ids the model has. Some lack tokens of their pre-training, such as <mask>:
+    those are unknown."""
+
+    def __init__(self, content: bytes, rows: int | None = None) -> None:
         try:
             self._model = tokenizers.Tokenizer.from_buffer(content)
         except Exception as error:  # the library knows no narrower one
@@ -19,12 +22,17 @@ class JsonSide:
         self._model.no_truncation()
         self._model.no_padding()
         self._byte_level = isinstance(self._model.decoder, tokenizers.decoders.ByteLevel)
+        self.vocab: Mapping[str, int] = self._model.get_vocab(with_added_tokens=True)
+        self._cut = self._only_special_beyond(rows)
+        if self._cut:
+            self.vocab = {token: i for token, i in self.vocab.items() if i < (rows or 0)}
         self.size = max(self.vocab.values(), default=-1) + 1
         self.unk_id = self._find_unknown()
 
-    @property
-    def vocab(self) -> Mapping[str, int]:
-        return self._model.get_vocab(with_added_tokens=True)
+    def _only_special_beyond(self, rows: int | None) -> bool:
+        beyond = [i for i in self.vocab.values() if rows is not None and i >= rows]
+        added = self._model.get_added_tokens_decoder()
+        return bool(beyond) and all(i in added for i in beyond)
 
     def _find_unknown(self) -> int:
         """A vocabulary of bytes knows everything; its <unk> is never used, and may be missing."""
@@ -43,7 +51,9 @@ class JsonSide:
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
         found = self._model.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [encoding.ids for encoding in found]
+        if not self._cut:
+            return [encoding.ids for encoding in found]
+        return [[i if i < self.size else self.unk_id for i in each.ids] for each in found]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(i) for i in ids if 0 <= i < self.size])

@@ -63,9 +63,10 @@ def _settings(directory: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
     kind = kind or CLASSES.get(str(model.get("model_type")))
     if kind is not None:
         settings["tokenizer_class"] = _one_name(str(kind), files)
-    for name in ("forced_bos_token_id", "bos_token_id", "decoder_start_token_id"):
+    for name in ("vocab_size", "forced_bos_token_id", "bos_token_id", "decoder_start_token_id"):
         found = [c[name] for c in (own, generation, model) if type(c.get(name)) is int]
-        settings |= {name: found[0]} if found else {}
+        if found and 0 <= found[0] <= settings.get("vocab_size", found[0]):
+            settings[name] = found[0]
     prefixes = own.get("prefixes") or _prefixes(model.get("task_specific_params"))
     return settings | ({"prefixes": prefixes} if prefixes else {})
 

@@ -63,7 +63,8 @@ def _sides(
     if "tokenizer.json" in files or "merges.txt" in files:
         from mlx_transformer.tokenizer.json_file import JsonSide
 
-        side = JsonSide(files.get("tokenizer.json") or _byte_level(directory, files))
+        content = files.get("tokenizer.json") or _byte_level(directory, files)
+        side = JsonSide(content, settings.get("vocab_size"))
         vocab = side.vocab
     elif model is not None:
         vocab, special = _numbered(directory, settings, model, files)

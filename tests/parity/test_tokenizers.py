@@ -198,6 +198,21 @@ def test_targets_are_equal(both, kind):
     assert whole == expected
 
 
+def test_a_model_without_a_row_for_mask_keeps_its_tokenizer(tmp_path):
+    """As bart-large-cnn: 50,264 rows, and a <mask> of that id."""
+    from mlx_transformer.config import ModelConfig
+
+    bart(tmp_path)
+    theirs = transformers.BartTokenizer.from_pretrained(tmp_path)
+    theirs.add_special_tokens({"extra_special_tokens": ["<late>"]})
+    theirs.save_pretrained(tmp_path)
+    write(tmp_path / "config.json", {"model_type": "bart", "vocab_size": len(theirs) - 1})
+    config = ModelConfig(vocab_size=len(theirs) - 1, eos_id=theirs.eos_token_id)
+    ours = load_tokenizer(tmp_path, config)
+    assert ours.sources(lines()[:20], 2) == theirs(lines()[:20])["input_ids"]
+    assert ours.encode_source("<late>") == [theirs.unk_token_id]
+
+
 def test_nllb_without_tokenizer_json_has_the_published_ids(tmp_path):
     """deu_Latn is 256042 behind 256,000 pieces, eng_Latn 256047, <mask> 256203."""
     write(tmp_path / "sentencepiece.bpe.model", sentencepiece("bpe"))
