@@ -7,7 +7,11 @@ from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show, tell
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export_ctranslate2 import export_ctranslate2
-from mlx_transformer.convert.export_marian import export_marian, has_sentencepiece
+from mlx_transformer.convert.export_marian import (
+    export_marian,
+    export_pegasus,
+    has_sentencepiece,
+)
 from mlx_transformer.convert.export_torch import export_torch
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import built_aside, load_model
@@ -18,8 +22,12 @@ Write a model for other frameworks, in float32.
 
   ctranslate2  a directory that ctranslate2.Translator loads
   marian       a directory that transformers (MarianMTModel, MarianTokenizer) loads
+  pegasus      the same for pre-norm models (PegasusForConditionalGeneration)
   torch        a state dict for torch.nn.Transformer, and load_in_torch.py, which loads it
 """
+
+
+WRITERS = {"ctranslate2": export_ctranslate2, "marian": export_marian, "pegasus": export_pegasus}
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -27,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "example: mlx-transformer export weights/en-de exported --format marian"
     parser.add_argument("model", metavar="MODEL", type=Path, help="a model, by any name")
     parser.add_argument("out", metavar="OUT", type=Path, help="a directory to make")
-    parser.add_argument("--format", choices=["ctranslate2", "marian", "torch"], required=True)
+    parser.add_argument("--format", choices=[*WRITERS, "torch"], required=True)
 
 
 def run(args: argparse.Namespace) -> None:
@@ -40,8 +48,7 @@ def run(args: argparse.Namespace) -> None:
             export_torch(model, aside)
         else:
             tokenizer = _sentencepiece_tokenizer(directory, model.config)
-            write = export_marian if args.format == "marian" else export_ctranslate2
-            write(model, tokenizer, aside)
+            WRITERS[args.format](model, tokenizer, aside)
     show(args.out)
 
 

@@ -1,5 +1,8 @@
 """A model as a Hugging Face Marian directory, which transformers and CTranslate2 load.
 
+Pre-norm models, which Marian has not, become Pegasus directories: the same tensors under the same
+names, with a norm at the end of each stack.
+
 Three things make ids come out equal in both of them.
 
 CTranslate2 starts every Marian decoder from a zero vector, transformers from a token. A learned
@@ -15,7 +18,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -55,13 +58,13 @@ LAYER = {
     "feed_forward_norm": ["final_layer_norm"],
 }
 CARD = """\
-# A Transformer in Marian's layout
+# A Transformer in the layout of {kind.model_class}
 
 Exported by mlx-transformer, in float32. In transformers:
 
-    from transformers import MarianMTModel, MarianTokenizer
+    from transformers import {kind.model_class}, MarianTokenizer
 
-    model = MarianMTModel.from_pretrained("this directory")
+    model = {kind.model_class}.from_pretrained("this directory")
     tokenizer = MarianTokenizer.from_pretrained("this directory")
     ids = model.generate(**tokenizer(["..."], return_tensors="pt", padding=True))
     print(tokenizer.batch_decode(ids, skip_special_tokens=True))
@@ -77,26 +80,66 @@ starts from. transformers leaves such tables out when it saves a model of this k
 PAD = "<pad>"
 
 
+@dataclass(frozen=True)
+class Kind:
+    """A class of transformers, and what a model must be to become one."""
+
+    name: str
+    model_type: str
+    model_class: str
+    needs: Mapping[str, Any]
+    says: Mapping[str, Any] = field(default_factory=dict)  # in config.json, beside what all say
+
+
+MARIAN = Kind(
+    "a Marian model (pegasus has pre-norm)",
+    "marian",
+    "MarianMTModel",
+    {"norm": "post", "encoder_final_norm": False, "decoder_final_norm": False},
+)
+PEGASUS = Kind(
+    "a Pegasus model (marian has post-norm)",
+    "pegasus",
+    "PegasusForConditionalGeneration",
+    {
+        "norm": "pre",
+        "encoder_final_norm": True,
+        "decoder_final_norm": True,
+        "shared_embeddings": True,
+        "tied_output": True,
+    },
+    {"normalize_before": True, "normalize_embedding": False},  # asked for by CTranslate2
+)
+
+
 def export_marian(model: Transformer, tokenizer: Tokenizer | None, directory: Path) -> None:
+    export_transformers(MARIAN, model, tokenizer, directory)
+
+
+def export_pegasus(model: Transformer, tokenizer: Tokenizer | None, directory: Path) -> None:
+    export_transformers(PEGASUS, model, tokenizer, directory)
+
+
+def export_transformers(
+    kind: Kind, model: Transformer, tokenizer: Tokenizer | None, directory: Path
+) -> None:
     """Write weights, configs and tokenizer, and a README.md that says how to load them."""
     config = model.config
     check_expressible(
         config,
-        "a Marian model",
-        norm="post",
-        encoder_final_norm=False,
-        decoder_final_norm=False,
+        kind.name,
         embedding_norm=False,
         norm_eps=1e-5,
         logit_scale=1.0,
+        **kind.needs,
         **PLAIN_PARTS,
     )
     weights = float32_weights(model)
     vocabulary = _vocabulary(config, weights)
     tensors = _layers(config, weights) | _around(config, weights, vocabulary)
     mx.save_safetensors(str(directory / "model.safetensors"), tensors, metadata={"format": "pt"})
-    (directory / "README.md").write_text(CARD, encoding="utf-8")
-    _save_json(directory / "config.json", _config(config, vocabulary))
+    (directory / "README.md").write_text(CARD.format(kind=kind), encoding="utf-8")
+    _save_json(directory / "config.json", _config(kind, config, vocabulary))
     _save_json(directory / "generation_config.json", _generation_config(config, vocabulary))
     if tokenizer is not None:
         _save_tokenizer(config, tokenizer, vocabulary, directory)
@@ -156,6 +199,9 @@ def _around(
         "model.decoder.embed_positions.weight": decoder_positions,
         "final_logits_bias": _grow(bias, vocabulary.size, NEVER)[None],
     }
+    for name, array in weights.items():
+        if match := re.fullmatch(r"(encoder|decoder)\.norm\.(weight|bias)", name):
+            tensors[f"model.{match[1]}.layer_norm.{match[2]}"] = array
     if _one_matrix(config):
         return tensors | {"model.shared.weight": source}
     tensors["model.encoder.embed_tokens.weight"] = source
@@ -184,7 +230,7 @@ def _positions(
     return encoder, decoder
 
 
-def _config(config: ModelConfig, vocabulary: Vocabulary) -> dict[str, Any]:
+def _config(kind: Kind, config: ModelConfig, vocabulary: Vocabulary) -> dict[str, Any]:
     sides = {
         f"{side}_{name}": value
         for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
@@ -195,8 +241,9 @@ def _config(config: ModelConfig, vocabulary: Vocabulary) -> dict[str, Any]:
         )
     }
     return sides | {
-        "architectures": ["MarianMTModel"],
-        "model_type": "marian",
+        **kind.says,
+        "architectures": [kind.model_class],
+        "model_type": kind.model_type,
         "is_encoder_decoder": True,
         "dtype": "float32",
         "d_model": config.d_model,
