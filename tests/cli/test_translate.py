@@ -139,7 +139,7 @@ def test_sampling_repeats_with_its_seed(model: Path, capsys: pytest.CaptureFixtu
 @pytest.mark.parametrize(
     ("arguments", "status", "said"),
     [
-        (["--beam", "0", "x"], 2, "beam must be at least 1"),
+        (["--beam", "0", "x"], 2, "beam must be from 1 to 1,000"),
         (["--top-k", "3", "x"], 2, "--top-k is for sampling: add --sample"),
         (["--nbest", "4", "--beam", "2", "x"], 2, "nbest 4 needs a beam at least as wide"),
         (["--input", "/nowhere/x"], 2, "no file /nowhere/x"),
