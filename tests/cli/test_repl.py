@@ -125,7 +125,7 @@ def test_mistakes_are_one_sentence(prompt: Terminal) -> None:
         ":score x": "translate a text first",
         ":beam": "give a number, as in :beam 8",
         ":beam many": "give a number, as in :beam 8",
-        ":beam 0": "beam must be at least 1, not 0",
+        ":beam 0": "beam must be from 1 to 1,000, not 0",
         ":modle x": "there is no command :modle; did you mean ':model'?",
         ":model": "name a model directory",
         ":model /nowhere": "/nowhere is not a model directory",
