@@ -99,9 +99,9 @@ def is_ours(directory: Path) -> bool:
 
 
 def _holds_checkpoint(path: Path) -> bool:
-    from mlx_transformer.convert.checkpoint import WEIGHT_FILES
+    from mlx_transformer.convert.checkpoint import holds_weights
 
-    return path.is_file() or any((path / name).is_file() for name in WEIGHT_FILES)
+    return path.is_file() or holds_weights(path)
 
 
 # Our cache: by model a folder that holds its model directory, and what is known of it

@@ -10,7 +10,7 @@ from mlx_transformer.convert.npz_file import read_npz
 from mlx_transformer.convert.pickle_machine import Record
 from mlx_transformer.convert.safetensors_file import read_safetensors
 from mlx_transformer.convert.tensors import LazyTensor, Storage, Tensor
-from mlx_transformer.convert.torch_file import read_torch
+from mlx_transformer.convert.torch_file import TORCHSCRIPT, read_torch
 from mlx_transformer.errors import InputError, naming
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
@@ -29,6 +29,8 @@ WEIGHT_FILES = (
 )
 # Where in a training checkpoint the state dict is.
 STATE_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "module", "weights")
+# Of a TorchScript program; modules may share modules, so a small file can have any number.
+MAX_ATTRIBUTES = 100_000
 # State dicts of modules that OpenNMT-py keeps beside the model, under their own names.
 EXTRA_STATE_KEYS = ("generator",)
 
@@ -109,6 +111,13 @@ def read_checkpoint(path: Path) -> Checkpoint:
     return Checkpoint(path, tensors, metadata)
 
 
+def holds_weights(directory: Path) -> bool:
+    try:
+        return _weights_in(directory).is_file()
+    except InputError:
+        return False
+
+
 def _weights_in(directory: Path) -> Path:
     for name in WEIGHT_FILES:
         if (directory / name).is_file():
@@ -157,6 +166,8 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
     """The tensors of what was saved, and the rest of it."""
+    if isinstance(root, Record) and root.name.startswith(TORCHSCRIPT):
+        return dict(_module_tensors(root)), {}
     if not isinstance(root, dict):
         raise InputError("the file holds no dictionary of tensors; save a model's state_dict()")
     tensors = _tensors(root)
@@ -171,6 +182,21 @@ def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
         extra = _tensors(metadata.get(key))
         tensors |= {f"{key}.{name}": tensor for name, tensor in extra.items()}
     return tensors, metadata
+
+
+def _module_tensors(module: Record) -> Iterator[tuple[str, Tensor]]:
+    """The tensors of a TorchScript module under their paths, in which tch writes `|` for dots."""
+    waiting: list[tuple[str, object]] = [("", module)]
+    for _ in range(MAX_ATTRIBUTES):
+        if not waiting:
+            return
+        path, value = waiting.pop()
+        if isinstance(value, LazyTensor):
+            yield path.replace("|", "."), value
+        elif isinstance(value, Record) and isinstance(value.state, dict):
+            inner = reversed(value.state.items())
+            waiting += [(f"{path}.{name}" if path else str(name), item) for name, item in inner]
+    raise InputError(f"the TorchScript program has more than {MAX_ATTRIBUTES:,} attributes")
 
 
 def _tensors(value: object) -> dict[str, Tensor]:

@@ -59,7 +59,7 @@ def is_argos(path: Path) -> bool:
 
 def read_argos(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
     """One folder in a zip, the model in a folder of it."""
-    members = zip_members(path, compressed=True)
+    members = zip_members(path)
     found = [name for name in members if name.endswith(f"/model/{MODEL}")]
     if len(found) != 1:
         raise InputError(f"an Argos package holds one model/{MODEL}, this zip holds {len(found)}")

@@ -1,5 +1,6 @@
 """fairseq's `transformer` models, the newest and those of before 2019."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from mlx_transformer.convert.mapping import Table, part, stack, under
 from mlx_transformer.convert.originals import plain_pass
 from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer.languages import pair_of
 
 # Until 2019 q, k and v were packed into one matrix and the norms had numbers.
 ENCODER_LAYER: Table = {
@@ -98,16 +100,72 @@ def arguments(source: Source) -> Fields:
     return Fields({**args, **grouped})
 
 
-def vocabulary(source: Source) -> Mapping[str, Path]:
-    """`dict.txt`, or `dict.LANGUAGE.txt` for each side, and the SentencePiece model if there is."""
+# Where BPE codes lie, the first that exists.
+CODES = ("bpecodes", "bpe.codes", "bpe.code", "codes", "code")
+
+
+def vocabulary(source: Source) -> Mapping[str, Path | bytes]:
+    """`dict.txt`, or `dict.LANGUAGE.txt` for each side, and what cuts words into pieces."""
+    folder = source.checkpoint.directory
+    files: dict[str, Path | bytes] = {
+        name: folder / name for name in ("dict.txt", "sentencepiece.bpe.model")
+    }
+    settings: dict[str, Any] = {}
+    if (languages := languages_of(source)) is not None:
+        for side, language in zip(("source", "target"), languages, strict=True):
+            files[f"dict.{side}.txt"] = folder / f"dict.{language}.txt"
+        if languages != ("source", "target"):
+            settings = dict(zip(("source_lang", "target_lang"), languages, strict=True))
+    codes = next((folder / name for name in CODES if (folder / name).is_file()), None)
+    if codes is not None:
+        files["bpecodes"] = codes
+        cutter = Fields(source.checkpoint.metadata).inner("cfg").inner("tokenizer").get("_name")
+        settings["moses"] = cutter in (None, "moses")
+    if settings:
+        files["tokenizer_config.json"] = json.dumps(settings).encode()
+    return files
+
+
+def languages_of(source: Source) -> tuple[str, str] | None:
+    """As the checkpoint names them, or as the dictionaries beside it do; None: one for both."""
     metadata = Fields(source.checkpoint.metadata)
     task = metadata.inner("cfg").inner("task") or metadata.inner("args")
+    named = tuple(task.text(f"{side}_lang", default="") for side in ("source", "target"))
+    if all(named):
+        return named[0], named[1]
     folder = source.checkpoint.directory
-    files = {name: folder / name for name in ("dict.txt", "sentencepiece.bpe.model")}
-    for side in ("source", "target"):
-        language = task.text(f"{side}_lang", default=side)
-        files[f"dict.{side}.txt"] = folder / f"dict.{language}.txt"
-    return files
+    lists = {p.name.split(".")[1]: p for p in sorted(folder.glob("dict.*.txt"))}
+    if len(lists) != 2:
+        return None
+    first, second = lists
+    return _in_order(source, (first, second), [_size(path) for path in lists.values()])
+
+
+def _in_order(source: Source, languages: tuple[str, str], sizes: list[int]) -> tuple[str, str]:
+    """Which of two dictionaries is the source's: a name says it, or their sizes do."""
+    path = source.checkpoint.path.resolve()
+    pairs = [pair_of(part.name) for part in (path, *path.parents)]
+    pair = next((pair for pair in pairs if pair and {*pair} == {*languages}), None)
+    if pair is not None:
+        return pair
+    words = [source.rows(f"{s}.embed_tokens.weight") for s in ("encoder", "decoder")]
+    if sizes == words and sizes != words[::-1]:
+        return languages
+    if sizes == words[::-1] and sizes != words:
+        return languages[1], languages[0]
+    if languages == ("source", "target"):
+        return languages
+    raise InputError(
+        f"dict.{languages[0]}.txt and dict.{languages[1]}.txt lie beside the checkpoint, and "
+        "nothing says which language it translates from: name the folder like "
+        f"{languages[0]}-{languages[1]}"
+    )
+
+
+def _size(path: Path) -> int:
+    """Words of a dictionary, with the four that are in none"""
+    with path.open("rb") as file:
+        return 4 + sum(1 for line in file if line.strip())
 
 
 def unpacked(tensors: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

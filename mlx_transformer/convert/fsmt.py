@@ -1,13 +1,16 @@
 """FSMT models of Hugging Face transformers: fairseq's WMT19 models with a config.json."""
 
+import json
+from collections.abc import Mapping
 from typing import Any
 
 from mlx_transformer.convert import fairseq, huggingface
 from mlx_transformer.convert.family import Family, Source
 from mlx_transformer.convert.generation import generation
 from mlx_transformer.convert.originals import transformers_model
+from mlx_transformer.inputs.untrusted import read_json
 
-FAMILY_FILES = ("vocab-src.json", "vocab-tgt.json", "merges.txt", "tokenizer_config.json")
+END = "</w>"  # of a word; fairseq marks the pieces that go on instead, by @@
 
 
 def settings(source: Source) -> dict[str, Any]:
@@ -21,6 +24,36 @@ def settings(source: Source) -> dict[str, Any]:
     }
 
 
+def vocabulary(source: Source) -> dict[str, bytes]:
+    """Its lists as the fairseq dictionaries and codes that they were made from."""
+    folder = source.checkpoint.directory
+    files: dict[str, bytes] = {}
+    for side, short in (("source", "src"), ("target", "tgt")):
+        listed = folder / f"vocab-{short}.json"
+        if not listed.is_file():
+            return {}
+        files[f"dict.{side}.txt"] = _dictionary(read_json(listed))
+    if (folder / "merges.txt").is_file():
+        files["bpecodes"] = b"#version: 0.2\n" + (folder / "merges.txt").read_bytes()
+    languages = source.checkpoint.fields("config.json").get("langs")
+    settings: dict[str, Any] = {"moses": True, "normalised": True}
+    match languages:
+        case [str(first), str(second)]:
+            settings |= {"source_lang": first, "target_lang": second}
+    files["tokenizer_config.json"] = json.dumps(settings).encode()
+    return files
+
+
+def _dictionary(ids: Mapping[str, Any]) -> bytes:
+    """A word a line from the fifth id on: the first four are special everywhere."""
+    words = {i: word for word, i in ids.items()}
+    lines = []
+    for i in range(4, len(words)):
+        word = words.get(i, f"madeupword{i:04}{END}")
+        lines.append(f"{word.removesuffix(END) if word.endswith(END) else word + '@@'} 1\n")
+    return "".join(lines).encode()
+
+
 FAMILY = Family(
     name="fsmt",
     title="an FSMT model",
@@ -30,6 +63,6 @@ FAMILY = Family(
     table=fairseq.TABLE,
     settings=settings,
     original=transformers_model,
-    vocabulary=lambda source: {n: source.checkpoint.directory / n for n in FAMILY_FILES},
+    vocabulary=vocabulary,
     generation=generation,
 )

@@ -21,7 +21,7 @@ MAX_HEADER_BYTES = 10_000
 
 
 def read_npz(path: Path) -> dict[str, Tensor]:
-    members = zip_members(path, compressed=True)
+    members = zip_members(path)
     return {name.removesuffix(".npy"): _array(name, member) for name, member in members.items()}
 
 

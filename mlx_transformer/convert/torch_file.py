@@ -47,8 +47,6 @@ def _read_zip(path: Path) -> object:
     if len(pickles) != 1:
         raise InputError(f"a torch.save file holds one data.pkl, this zip holds {len(pickles)}")
     folder = pickles[0].removesuffix("data.pkl")
-    if f"{folder}constants.pkl" in members:
-        raise InputError(f"this is a TorchScript program; {RE_SAVE}")
     order = _byteorder(members.get(f"{folder}byteorder"))
     for member in members.values():
         member.byteorder = order
@@ -226,6 +224,11 @@ def itself(value: object) -> object:
     return value
 
 
+def tagged(value: object, _: object) -> object:
+    """torch.jit._pickle.restore_type_tag: the type is for TorchScript."""
+    return value
+
+
 STORAGE_TYPES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -246,9 +249,19 @@ CONSTRUCTORS: dict[str, Callable[..., object]] = {
     "torch._utils._rebuild_parameter": rebuild_parameter,
     "torch._utils._rebuild_parameter_with_state": rebuild_parameter,
     "torch.Size": itself,
+    # TorchScript and other languages' bindings say of which type a list or dict is.
+    **{
+        f"torch.jit._pickle.build_{kind}list": itself
+        for kind in ("int", "double", "bool", "tensor")
+    },
+    "torch.jit._pickle.restore_type_tag": tagged,
     "collections.OrderedDict": ordered_dict,
     "collections.defaultdict": default_dict,
     "collections.Counter": itself,
+    # Lightning's hyper-parameters, a dict.
+    "pytorch_lightning.utilities.parsing.AttributeDict": default_dict,
+    "lightning_fabric.utilities.data.AttributeDict": default_dict,
+    "lightning.fabric.utilities.data.AttributeDict": default_dict,
     "builtins.set": itself,
     "__builtin__.set": itself,
 }
@@ -282,10 +295,14 @@ HARMLESS = {
 }  # fmt: skip
 
 
+# The modules of a TorchScript program: their code stays in the zip, unread.
+TORCHSCRIPT = "__torch__."
+
+
 def find_global(name: str) -> object:
     """What stands in for the class or function of that name; all others are refused."""
     if name in ALLOWED:
         return ALLOWED[name]
-    if name in HARMLESS:
+    if name in HARMLESS or name.startswith(TORCHSCRIPT):
         return Constructor(name, lambda *args: Record(name, args))
     raise InputError(f"the file names {shown(name)}, not a class known to be harmless; {RE_SAVE}")

@@ -1,7 +1,7 @@
 """Zip files. Members that are stored as they are can be mapped where they lie.
 
 `torch.save` and `numpy.savez` write such files. Compressed members are how a small file unpacks
-into a huge one: they are refused, or, where programs do write them, held to a size in all.
+into a huge one: they are held to a size in all, and unpacked only as far as they are asked for.
 """
 
 import io
@@ -27,7 +27,7 @@ MAX_GROWTH = 20
 ALWAYS_FINE = 1 << 20
 
 
-def zip_members(path: Path, *, compressed: bool = False) -> dict[str, Storage]:
+def zip_members(path: Path) -> dict[str, Storage]:
     """Each member of a zip where it lies in the file; nothing is unpacked yet."""
     with _ModestFile(path) as file:
         try:
@@ -44,7 +44,7 @@ def zip_members(path: Path, *, compressed: bool = False) -> dict[str, Storage]:
         members: dict[str, Storage] = {}
         _check_growth(entries, size)
         for entry in entries:
-            _check(entry, compressed)
+            _check(entry)
             if entry.filename in members:
                 raise InputError(f"the zip holds {shown(entry.filename)} twice")
             members[entry.filename] = _locate(file, path, size, entry)
@@ -69,18 +69,17 @@ def _check_growth(entries: Sequence[zipfile.ZipInfo], size: int) -> None:
         raise InputError(f"the zip of {size} bytes would unpack to {unpacked}")
 
 
-def _check(entry: zipfile.ZipInfo, compressed: bool) -> None:
+def _check(entry: zipfile.ZipInfo) -> None:
     name = entry.filename
     if name.startswith("/") or "\\" in name or ".." in name.split("/"):
         raise InputError(f"the zip holds {shown(name)}, a path that leads out of it")
     if entry.flag_bits & 1:
         raise InputError(f"{shown(name)} in the zip is encrypted")
-    if entry.compress_type == zipfile.ZIP_DEFLATED and compressed:
+    if entry.compress_type == zipfile.ZIP_DEFLATED:
         return
     if entry.compress_type != zipfile.ZIP_STORED or entry.compress_size != entry.file_size:
         raise InputError(
-            f"{shown(name)} in the zip is compressed; torch.save and numpy.savez store members "
-            "as they are: unpack the zip and save it again with them"
+            f"{shown(name)} is compressed in an unusual way: unpack the zip and save it again"
         )
 
 

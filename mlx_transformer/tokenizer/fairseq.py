@@ -2,20 +2,23 @@
 
 from collections.abc import Iterable, Sequence
 
+from mlx_transformer.tokenizer.moses import MosesBpe
 from mlx_transformer.tokenizer.sides import WORD_START, load_sentencepiece
 
 
 class FairseqSide:
     """Ids are lines of a word list after four special tokens; words are cut beforehand.
 
-    Beside a SentencePiece model the words are its pieces. Without, text is taken as tokenised:
-    words are separated by spaces, and `@@` at the end of one glues it to the next.
+    Beside a SentencePiece model the words are its pieces, beside BPE codes those of Moses's words.
+    Without, text is taken as tokenised: words are separated by spaces, and `@@` at the end of one
+    glues it to the next.
     """
 
     SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
     GLUE = "@@"
 
-    def __init__(self, words: str, model: bytes | None) -> None:
+    def __init__(self, words: str, model: bytes | None, moses: MosesBpe | None = None) -> None:
+        self._moses = moses
         self._model = None if model is None else load_sentencepiece(model)
         lines = (line.rstrip().removesuffix(" #fairseq:overwrite") for line in words.split("\n"))
         self._words = [*self.SPECIAL, *(line.rsplit(" ", 1)[0] for line in lines if line)]
@@ -33,17 +36,21 @@ class FairseqSide:
         return self._ids.get(piece)
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        cut = (
-            [t.split() for t in texts]
-            if self._model is None
-            else self._model.encode(list(texts), out_type=str)
-        )
-        return [[self._ids.get(word, self.unk_id) for word in words] for words in cut]
+        return [[self._ids.get(word, self.unk_id) for word in words] for words in self._cut(texts)]
+
+    def _cut(self, texts: Sequence[str]) -> list[list[str]]:
+        if self._moses is not None:
+            return [self._moses.cut(text) for text in texts]
+        if self._model is not None:
+            return self._model.encode(list(texts), out_type=str)
+        return [text.split() for text in texts]
 
     def decode(self, ids: Iterable[int]) -> str:
         words = self._known(ids)
         if self._model is not None:
             return "".join(words).replace(WORD_START, " ").strip()
+        if self._moses is not None:
+            return self._moses.join(words)
         return (" ".join(words) + " ").replace(self.GLUE + " ", "").strip()
 
     def _known(self, ids: Iterable[int]) -> list[str]:

@@ -9,6 +9,7 @@ from mlx_transformer.tokenizer import transformers_kinds
 from mlx_transformer.tokenizer.fairseq import FairseqSide
 from mlx_transformer.tokenizer.frame import Frame
 from mlx_transformer.tokenizer.languages import pair_of
+from mlx_transformer.tokenizer.moses import MosesBpe
 from mlx_transformer.tokenizer.pieces import MarianSide, SentencePieceSide
 from mlx_transformer.tokenizer.tags import OneWay, Tags
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
@@ -16,6 +17,9 @@ from mlx_transformer.tokenizer.transformers_files import SETTINGS, read_settings
 from mlx_transformer.tokenizer.transformers_kinds import prefix_tags, read_vocab
 
 END = "</s>"
+
+
+CODES = "bpecodes"  # of subword-nmt or fastBPE
 
 
 def load_tokenizer(directory: Path, config: ModelConfig | None = None) -> Tokenizer:
@@ -132,5 +136,21 @@ def _load_fairseq(directory: Path) -> Tokenizer | None:
         if (directory / name).is_file():
             model = files[name] = (directory / name).read_bytes()
             break
-    source, target = (FairseqSide(files[n].decode("utf-8", "replace"), model) for n in names)
-    return Tokenizer(source, target, files | _settings_file(directory), _one_way(directory))
+    tags = _one_way(directory)
+    cutters: list[MosesBpe | None] = [None, None]
+    if (directory / CODES).is_file():
+        files[CODES] = (directory / CODES).read_bytes()
+        cutters = _moses(directory, files[CODES].decode("utf-8", "replace"), tags)
+    texts = [files[name].decode("utf-8", "replace") for name in names]
+    source, target = (FairseqSide(t, model, m) for t, m in zip(texts, cutters, strict=True))
+    return Tokenizer(source, target, files | _settings_file(directory), tags)
+
+
+def _moses(directory: Path, codes: str, tags: OneWay) -> list[MosesBpe | None]:
+    """How both sides are cut, by the codes beside the word lists; not if Moses was not used."""
+    settings = read_settings(directory / SETTINGS)
+    if settings.get("moses") is False:
+        return [None, None]
+    normalised = settings.get("normalised") is True
+    languages = [(*known, "en")[0] for known in (tags.sources, tags.targets)]
+    return [MosesBpe(codes, language, normalised=normalised) for language in languages]

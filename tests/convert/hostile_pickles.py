@@ -20,12 +20,28 @@ def tensor(shape: bytes, strides: bytes, offset: bytes = b"K\x00") -> bytes:
     return b"}" + text("a") + REBUILD + b"(" + STORAGE + offset + shape + strides + b"\x89}tRs"
 
 
+def nested_modules(depth: int) -> bytes:
+    """Modules that have the one before twice: a few bytes, and 2^depth attributes"""
+    made = b""
+    for i in range(depth):
+        inner = b"h" + bytes([i])
+        made += b"0c__torch__\nM\n)\x81q" + bytes([i + 1]) + b"}("
+        made += text("a") + inner + text("b") + inner + b"ub"
+    return made
+
+
 def payloads(command: str) -> dict[str, bytes]:
     """Pickles without their PROTO and STOP, by what they try."""
     short = command.encode()
     line = command.replace("'", '"').encode()
     deep = 100_000
     return {
+        # TorchScript's names
+        "a build_ of theirs that builds": call("torch.jit._pickle", "build_tensor_from_id", "0"),
+        "a tag that is called": call("torch.jit._pickle", "restore_type_tag", "x") + b")R",
+        "a module that is called": call("__torch__", "Module") + text(command) + b"\x85R",
+        "a module in itself": b"c__torch__\nM\n)\x81q\x01}" + text("m") + b"h\x01sb",
+        "modules of modules": b"c__torch__\nM\n)\x81q\x00}b" + nested_modules(60),
         # Calls
         "os.system": call("os", "system", command),
         "posix.system": call("posix", "system", command),

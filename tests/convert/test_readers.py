@@ -250,3 +250,61 @@ def test_converting_needs_no_pytorch(tmp_path: Path) -> None:
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     assert run.stdout == "torch\n"
     assert (tmp_path / "out" / "model.safetensors").is_file()
+
+
+class Scripted(torch.nn.Module):
+    """What TorchScript says of types: a list of numbers and a dict beside parameters."""
+
+    sizes: list[int]
+    names: dict[str, int]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = torch.nn.ModuleList([torch.nn.Linear(3, 2), torch.nn.Linear(2, 4)])
+        self.register_buffer("table", torch.arange(6.0).reshape(2, 3))
+        self.sizes, self.names = [3, 2], {"a": 1}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.layers:
+            x = layer(x)
+        return x + self.sizes[0] + self.names["a"]
+
+
+def test_torchscript_programs_give_their_tensors(tmp_path: Path) -> None:
+    module = Scripted()
+    torch.jit.save(torch.jit.script(module), tmp_path / "scripted.pt")
+    found = read_checkpoint(tmp_path / "scripted.pt").tensors
+    expected = module.state_dict()
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert_same(found[name], tensor)
+
+
+def test_compressed_npz(tmp_path: Path) -> None:
+    arrays = {"a": np.random.default_rng(0).normal(size=(30, 20)), "b": np.zeros(5, np.int16)}
+    np.savez_compressed(tmp_path / "model.npz", **arrays)
+    found = read_checkpoint(tmp_path).tensors
+    assert found.keys() == arrays.keys()
+    for name, array in arrays.items():
+        assert np.array_equal(found[name].numpy(), array)
+
+
+def test_lightning_hyper_parameters_are_a_dict(tmp_path: Path) -> None:
+    """As Lightning pickles them: a dict of its own kind."""
+    path = tmp_path / "epoch=3.ckpt"
+    torch.save({"state_dict": {"a.weight": torch.ones(2, 2)}, "hyper_parameters": Hyper(h=4)}, path)
+    name = b"tests.convert.test_readers\nHyper"
+    content = path.read_bytes()
+    assert name in content
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(tmp_path / "new.ckpt", "w") as new:
+        for entry in old.namelist():
+            data = old.read(entry)
+            theirs = b"lightning_fabric.utilities.data\nAttributeDict"
+            new.writestr(entry, data.replace(name, theirs))
+    checkpoint = read_checkpoint(tmp_path / "new.ckpt")
+    assert checkpoint.tensors["a.weight"].shape == (2, 2)
+    assert checkpoint.fields("hyper_parameters").integer("h") == 4
+
+
+class Hyper(dict[str, int]):
+    pass

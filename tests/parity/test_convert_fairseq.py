@@ -1,6 +1,7 @@
 """fairseq checkpoints: new ones, bare ones, and the packed form of before 2019."""
 
 import argparse
+import json
 from pathlib import Path
 
 import pytest
@@ -226,3 +227,26 @@ def test_different_heads_are_refused(tmp_path: Path) -> None:
     torch.save(checkpoint(shapes(), args, new=False), tmp_path / "a.pt")
     with pytest.raises(InputError, match="encoder_attention_heads 4 and decoder_attention_heads 2"):
         convert(tmp_path / "a.pt", tmp_path / "out")
+
+
+def test_dictionaries_beside_a_checkpoint_that_names_no_languages(tmp_path: Path) -> None:
+    """The folder says the direction, or the sizes do; codes bring Moses's words."""
+    state = shapes()
+    words = [len(state[f"{s}.embed_tokens.weight"]) - 4 for s in ("encoder", "decoder")]
+    assert words[0] != words[1]
+    args = arguments()
+    del args.source_lang, args.target_lang
+    for name, sizes in (("wmt-de-en", [1, 1]), ("unnamed", words)):
+        folder = tmp_path / name
+        folder.mkdir()
+        torch.save(checkpoint(state, args, new=False), folder / "model.pt")
+        (folder / "dict.de.txt").write_text("".join(f"x{i} 1\n" for i in range(sizes[0])))
+        (folder / "dict.en.txt").write_text("".join(f"a{i} 1\n" for i in range(sizes[1])))
+        (folder / "bpecodes").write_text("#version: 0.2\nx a\n")
+        convert(folder, tmp_path / "out" / name)
+        out = tmp_path / "out" / name
+        assert (out / "dict.source.txt").read_text().startswith("x0 1")
+        assert (out / "dict.target.txt").read_text().startswith("a0 1")
+        settings = json.loads((out / "tokenizer_config.json").read_text())
+        assert settings == {"source_lang": "de", "target_lang": "en", "moses": True}
+        assert (out / "bpecodes").is_file()
