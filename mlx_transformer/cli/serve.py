@@ -150,8 +150,8 @@ def load_all(engine: "Engine", models: list[Model]) -> "Catalog":
     def load_leg(path: Path, source: str, target: str) -> Leg:
         translator = load(path)
         tags = translator.tokenizer.tags
-        told = translator.between(
-            source if tags.sources else None, target if tags.targets else None
+        told = translator.between(  # a model of one language is not told which
+            source if len(tags.sources) > 1 else None, target if len(tags.targets) > 1 else None
         )
         return Leg(told, source, target)
 
