@@ -5,10 +5,13 @@ from pathlib import Path
 
 import mlx.core as mx
 
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
+from mlx_transformer.model import Transformer
 from mlx_transformer.storage import (
+    CONFIG_FILE,
     QUANTIZATION_GROUP,
-    load_model,
+    WEIGHTS_FILE,
     named_parameters,
     quantize,
     save_model,
@@ -17,7 +20,9 @@ from mlx_transformer.storage import (
 
 def quantize_directory(directory: Path, bits: int) -> None:
     """Store every matrix (word vectors too) in `bits` bits a weight; norms and biases stay."""
-    model = load_model(directory)
+    # Lazily: `load_model` reads every weight of what may be a stranger's; this was just written.
+    model = Transformer(ModelConfig.load(directory / CONFIG_FILE))
+    model.load_weights(str(directory / WEIGHTS_FILE), strict=True)
     model.config = replace(model.config, quantization=bits)
     quantize(model, bits)
     if not any(name.endswith(".scales") for name in named_parameters(model)):
