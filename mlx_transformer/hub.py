@@ -22,8 +22,9 @@ from tqdm import tqdm
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
-from mlx_transformer.storage import built_aside, is_model_directory
+from mlx_transformer.storage import built_aside, default_model, is_model_directory
 from mlx_transformer.tokenizer import load_tokenizer
+from mlx_transformer.tokenizer.languages import find_language, pair_of
 
 if TYPE_CHECKING:
     import mlx.core as mx
@@ -210,6 +211,63 @@ def languages_of(model: Path) -> tuple[list[str], list[str]]:
     except InputError:  # a model without a tokenizer is a model all the same
         return [], []
     return list(tags.sources), list(tags.targets)
+
+
+# Found by language: what is on this machine already
+
+
+def find(source: str, target: str) -> Path | None:
+    """A model on this machine that translates between these languages, in this direction only."""
+    for path, codes in installed():
+        if all(_names(typed, code) for typed, code in zip((source, target), codes, strict=True)):
+            return path
+    return None
+
+
+def installed() -> Iterator[tuple[Path, tuple[str, str]]]:
+    """Models of one direction and their languages: those beside the one that ships, the cache,
+    what lies in $MLX_TRANSFORMER_MODELS, Argos Translate's packages and fxtranslate's models."""
+    own = os.environ.get("MLX_TRANSFORMER_MODELS")
+    for folder in (default_model().parent, *([Path(own)] if own else [])):
+        for path in sorted(folder.glob("*")):
+            if path.is_dir() and (pair := _pair(path)):
+                yield path, pair
+    for entry in cached():
+        if len(entry.sources) == len(entry.targets) == 1:
+            yield entry.model, (entry.sources[0], entry.targets[0])
+    for path in sorted(_argos_packages().glob("*/metadata.json")):
+        said = read_json(path)
+        yield path.parent, (str(said.get("from_code")), str(said.get("to_code")))
+    for folder in _fxtranslate_models():
+        for path in sorted(folder.glob("*-*")):
+            if pair := pair_of(path.name):
+                yield path, pair
+
+
+def _pair(path: Path) -> tuple[str, str] | None:
+    sources, targets = languages_of(path) if is_model_directory(path) else ([], [])
+    if len(sources) == len(targets) == 1:
+        return sources[0], targets[0]
+    return pair_of(path.name) if _holds_checkpoint(path) else None
+
+
+def _argos_packages() -> Path:
+    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
+    return Path(os.environ.get("ARGOS_PACKAGES_DIR") or Path(data) / "argos-translate" / "packages")
+
+
+def _fxtranslate_models() -> list[Path]:
+    """Its cache on Linux and on a Mac"""
+    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    folders = (Path(cache), Path.home() / "Library" / "Caches")
+    return [folder / "fxtranslate" / "models" for folder in folders]
+
+
+def _names(typed: str, code: str) -> bool:
+    try:
+        return find_language(typed, [code]) == code
+    except InputError:
+        return False
 
 
 # The hub

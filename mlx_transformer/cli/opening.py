@@ -70,12 +70,23 @@ def open_translator(args: argparse.Namespace, *, checked: bool = True) -> "Trans
             languages = languages[::-1]
         else:
             model = reverse_model(model or default_model())
-    translator = load_translator(model, args.dtype)
-    if any(languages):
+    found = None if model is not None else _found(*languages)
+    translator = load_translator(found or model, args.dtype)
+    if any(languages) and found is None:
         translator = translator.between(*languages)
     if checked:
         _ = translator.tokenizer.frame
     return translator
+
+
+def _found(source: str | None, target: str | None) -> Path | None:
+    """The model on this machine for both languages, if no other is named."""
+    from mlx_transformer import hub
+
+    path = hub.find(source, target) if source and target else None
+    if path is not None:
+        tell(f"translating with {path}")
+    return path
 
 
 def reverse_model(model: Path) -> Path:
