@@ -3,6 +3,8 @@
 To add one, write a file like `fairseq.py` that ends in a `FAMILY`, and name it here.
 """
 
+import re
+
 from mlx_transformer.convert import (
     annotated,
     bart,
@@ -64,9 +66,19 @@ def find_family(
         return _trusted(checkpoint, options, FAMILIES[name])
     if known is not None:
         return known
-    raise InputError(
-        f"{checkpoint.path} is of no family we know ({', '.join(FAMILIES)}): no key ends in one "
-        "that they have",
+    raise _unknown(checkpoint, model_type)
+
+
+def _unknown(checkpoint: Checkpoint, model_type: object) -> InputError:
+    """What it is and what we read; new names are of use only where there are two stacks."""
+    names = [shown(key) for key in list(checkpoint.tensors)[:2]]
+    what = f"a {shown(model_type)} model" if model_type else f"a file of {' and '.join(names)}, ..."
+    known = f"{checkpoint.path} is {what}: of no family we know ({', '.join(FAMILIES)})"
+    if model_type or not any(re.search(r"dec|cross", key) for key in checkpoint.tensors):
+        return InputError(known + ", which are encoder-decoders")
+    anchors = ", ".join(dict.fromkeys(family.anchor for family in FAMILIES.values()))
+    return InputError(
+        f"{known}. Give its keys the names of one of them; it is known by one of: {anchors}",
         options=["list", "rename"],
     )
 

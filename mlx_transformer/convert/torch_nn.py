@@ -5,6 +5,7 @@ and the order of the norms leave no trace in the weights: they are options.
 """
 
 import re
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,6 +17,7 @@ from mlx_transformer.convert.positions import recognise_sinusoids
 from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.model import sinusoids
+from mlx_transformer.storage import CONFIG_FILE
 
 # Our attention can do without biases; other biases are zeros if nn.Transformer has none.
 ENCODER_LAYER: Table = {
@@ -108,8 +110,47 @@ def _bias_of(weight: str) -> str:
     return weight.removesuffix("weight") + "bias" if weight.endswith("weight") else ""
 
 
+# What people call settings in their own programs, and Lightning keeps under hyper_parameters.
+THEIR_INTEGERS = {
+    "h": ("nhead", "num_heads", "n_heads", "n_head", "heads", "h"),
+    "pad_id": ("pad_id", "pad_idx", "pad_token_id"),
+    "start_id": ("start_id", "bos_id", "bos_idx", "sos_id", "sos_idx", "bos_token_id"),
+    "eos_id": ("eos_id", "eos_idx", "eos_token_id"),
+}
+OUR_SETTINGS = ("h", "norm", "norm_eps", "activation", "scale_embedding", "pad_id", "start_id")
+
+
 def settings(source: Source) -> dict[str, Any]:
-    return {}
+    """What lies beside the weights: the config of our own export, or hyper-parameters."""
+    path = source.checkpoint.directory / CONFIG_FILE
+    if path.is_file() and not source.checkpoint.fields(CONFIG_FILE):
+        try:
+            ours = ModelConfig.load(path)
+        except InputError:  # somebody else's
+            return _hyper_parameters(source)
+        return {name: getattr(ours, name) for name in (*OUR_SETTINGS, "eos_id", "max_length")}
+    return _hyper_parameters(source)
+
+
+def _hyper_parameters(source: Source) -> dict[str, Any]:
+    said = source.checkpoint.fields("hyper_parameters", "hparams")
+    found: dict[str, Any] = {
+        ours: said.integer(*theirs)
+        for ours, theirs in THEIR_INTEGERS.items()
+        if any(isinstance(said.get(name), int) for name in theirs)
+    }
+    if isinstance(said.get("norm_first"), bool):
+        found["norm"] = "pre" if said["norm_first"] else "post"
+    if said.get("activation") in ("relu", "gelu"):
+        found["activation"] = said["activation"]
+    return found
+
+
+def vocabulary(source: Source) -> dict[str, Path | bytes]:
+    """A list of characters or words beside the weights, of no class in particular."""
+    path = source.checkpoint.directory / "vocab.json"
+    settings = b'{"tokenizer_class": "PreTrainedTokenizer"}'
+    return {"vocab.json": path, "tokenizer_config.json": settings} if path.is_file() else {}
 
 
 # The user's own modules around torch.nn.Transformer: our names, and those of `torch_example`.
@@ -164,4 +205,5 @@ FAMILY = Family(
     found=found,
     settings=settings,
     original=original,
+    vocabulary=vocabulary,
 )

@@ -1,14 +1,17 @@
 """The verb: what it prints, where, and with which exit status."""
 
+import json
 from pathlib import Path
 
+import mlx.core as mx
 import pytest
 import torch
 from torch import nn
 
 from mlx_transformer.__main__ import main
 from mlx_transformer.storage import load_model
-from tests.tiny_directory import pieces
+from mlx_transformer.tokenizer import load_tokenizer
+from tests.tiny_directory import pieces, write_model
 
 
 @pytest.fixture
@@ -124,3 +127,48 @@ def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(
     assert main(["convert", *map(str, [*files, *ids])]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def test_an_unknown_checkpoint_is_named_and_renaming_offered_where_it_can_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "bert").mkdir()
+    torch.save({"bert.pooler.weight": torch.zeros(2, 2)}, tmp_path / "bert" / "model.pt")
+    (tmp_path / "bert" / "config.json").write_text('{"model_type": "bert"}')
+    assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "bert" in said and "which are encoder-decoders" in said and "--rename" not in said
+    keys = {"net.enc.0.up": torch.zeros(2, 2), "net.dec.0.up": torch.zeros(2, 2)}
+    torch.save(keys, tmp_path / "own.pt")
+    assert main(["convert", str(tmp_path / "own.pt"), str(tmp_path / "out")]) == 2
+    said = capsys.readouterr().err
+    assert "net.enc.0.up" in said and "--rename" in said
+    assert "encoder.layers.0.linear1.weight" in said
+
+
+def test_what_lies_beside_the_weights_is_used(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Lightning's hyper_parameters, and a vocab.json of characters."""
+    net = nn.Transformer(8, 2, 1, 1, 12, batch_first=True)
+    parts = nn.ModuleDict({"net": net, "embedding": nn.Embedding(9, 8)})
+    said = {"nhead": 4, "norm_first": True, "pad_idx": 0, "bos_idx": 1, "eos_idx": 2}
+    saved = {"state_dict": parts.state_dict(), "hyper_parameters": said}
+    torch.save(saved, tmp_path / "last.ckpt")
+    vocab = {w: i for i, w in enumerate(["<pad>", "<s>", "</s>", "<unk>", *"abcd "])}
+    (tmp_path / "vocab.json").write_text(json.dumps(vocab))
+    assert main(["convert", str(tmp_path / "last.ckpt"), str(tmp_path / "out")]) == 0
+    config = load_model(tmp_path / "out").config
+    assert (config.h, config.norm, config.eos_id) == (4, "pre", 2)
+    assert load_tokenizer(tmp_path / "out", config).encode_source("ab") == [4, 5]
+
+
+def test_our_own_torch_export_comes_back_without_flags(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    write_model(tmp_path / "model", norm="pre", activation="gelu", norm_eps=1e-6)
+    model, exported = tmp_path / "model", tmp_path / "exported"
+    assert main(["export", str(model), str(exported), "--format", "torch"]) == 0
+    assert main(["convert", str(exported / "model.pt"), str(tmp_path / "back")]) == 0
+    ids = mx.array([[5, 6, 2]]), mx.array([[1, 7]])
+    before, after = (load_model(each)(*ids) for each in (model, tmp_path / "back"))
+    assert mx.allclose(before, after, atol=1e-5)
