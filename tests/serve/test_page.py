@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from PIL import Image
@@ -186,16 +185,3 @@ def test_every_control_has_a_name(page):
         page.press("Tab")
         order.append(page.evaluate("document.activeElement.id || document.activeElement.className"))
     assert {"source", "swap", "target", "text", "copy", "save", "sentence"} <= set(order)
-
-
-def shots(browser: Page, address: str, folder: Path) -> None:
-    """Pictures for a person to look at; run by hand."""
-    for name, width, dark in (("light", 1200, False), ("dark", 1200, True), ("phone", 390, True)):
-        browser.screen(width, 760, dark)
-        browser.open(address)
-        browser.evaluate("localStorage.clear()")
-        browser.open(address + "/")
-        translated(browser)
-        uhr = browser.evaluate(f"{WORDS}.findIndex(w => w.textContent === 'Uhr')")
-        browser.hover(f"{WORDS}[{uhr}]")
-        browser.screenshot(folder / f"{name}.png")
