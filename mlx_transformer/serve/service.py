@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from mlx_transformer.decoding.alignment import Link
-from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.translator import Translation
 from mlx_transformer.errors import InputError
 from mlx_transformer.serve.catalog import Catalog, Leg
@@ -87,7 +86,8 @@ class Service:
             plans = [plan(text) for text in texts]
         else:
             plans = await asyncio.to_thread(lambda: [plan(text) for text in texts])
-        options = SearchOptions(beam=max(SearchOptions().beam, nbest), nbest=nbest)
+        usual = leg.translator.defaults
+        options = replace(usual, beam=max(usual.beam, nbest), nbest=nbest)
         request = Request(leg.translator, plans, options, attention, watcher)
         if watcher is not None:
             watcher.began([len(line) for plan in plans for line in plan.lines])
