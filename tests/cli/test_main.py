@@ -39,9 +39,12 @@ def test_a_text_after_two_dashes_may_begin_with_one(
     assert capsys.readouterr().out == dashed != "\n"
 
 
-@pytest.mark.parametrize("beam", ["121", "100000"])
+@pytest.mark.parametrize(
+    ("beam", "said"),
+    [("121", "wider than the 120 words of the model"), ("100000", "beam must be from 1 to 1,000")],
+)
 def test_a_beam_wider_than_the_vocabulary_is_refused(
-    model: Path, beam: str, capsys: pytest.CaptureFixture[str]
+    model: Path, beam: str, said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["translate", "one", "--beam", beam, "--model", str(model)]) == 2
-    assert "wider than the 120 words of the model" in capsys.readouterr().err
+    assert said in capsys.readouterr().err

@@ -118,7 +118,6 @@ def record_attention(monkeypatch) -> list[list[np.ndarray]]:
         monkeypatch.setattr(module, name, recording)
 
     before(mlx_transformer.model, "attend")
-    before(mlx_transformer.decoding.cache, "attend")
     return calls
 
 
