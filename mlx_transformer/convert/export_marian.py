@@ -87,20 +87,23 @@ class Kind:
     name: str
     model_type: str
     model_class: str
+    other: str  # which format has the other order of norms
     needs: Mapping[str, Any]
     says: Mapping[str, Any] = field(default_factory=dict)  # in config.json, beside what all say
 
 
 MARIAN = Kind(
-    "a Marian model (pegasus has pre-norm)",
+    "a Marian model",
     "marian",
     "MarianMTModel",
+    "pegasus has pre-norm",
     {"norm": "post", "encoder_final_norm": False, "decoder_final_norm": False},
 )
 PEGASUS = Kind(
-    "a Pegasus model (marian has post-norm)",
+    "a Pegasus model",
     "pegasus",
     "PegasusForConditionalGeneration",
+    "marian has post-norm",
     {
         "norm": "pre",
         "encoder_final_norm": True,
@@ -125,6 +128,8 @@ def export_transformers(
 ) -> None:
     """Write weights, configs and tokenizer, and a README.md that says how to load them."""
     config = model.config
+    if config.norm != kind.needs["norm"]:
+        raise InputError(f"{kind.name} cannot express norm {config.norm!r}: {kind.other}")
     check_expressible(
         config,
         kind.name,

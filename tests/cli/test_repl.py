@@ -127,7 +127,7 @@ def test_mistakes_are_one_sentence(prompt: Terminal) -> None:
         ":beam many": "give a number, as in :beam 8",
         ":beam 0": "beam must be from 1 to 1,000, not 0",
         ":modle x": "there is no command :modle; did you mean ':model'?",
-        ":model": "name a model directory",
+        ":model": "name a model, as in :model weights/en-de",
         ":model /nowhere": "/nowhere is not a model directory",
     }.items():
         answer = prompt.answer(typed)
