@@ -33,6 +33,7 @@ from mlx_transformer.convert.export import (
     word_matrices,
 )
 from mlx_transformer.convert.mapping import NEVER
+from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.tokenizer import Side, Tokenizer
 
@@ -128,8 +129,10 @@ def export_transformers(
 ) -> None:
     """Write weights, configs and tokenizer, and a README.md that says how to load them."""
     config = model.config
-    if config.norm != kind.needs["norm"]:
-        raise InputError(f"{kind.name} cannot express norm {config.norm!r}: {kind.other}")
+    if config.norm != (norm := kind.needs["norm"]):
+        raise InputError(
+            f"{kind.name} cannot express norm {config.norm!r}: it must be {norm!r} ({kind.other})"
+        )
     check_expressible(
         config,
         kind.name,
