@@ -72,7 +72,9 @@ def assert_equal(directory: Path, converted: Path, settings: dict[str, Any]) -> 
     scored = theirs.score_batch(texts, targets)
     pairs = [[*map(target_words.index, words), model.config.eos_id] for words in targets]
     logp = [score.logp for score in score_pairs(model, ids, pairs)]
-    assert logp == pytest.approx([sum(s.log_probs) for s in scored], abs=2e-4)
+    # CTranslate2's RMS norm is an approximation: 4e-4 from ours, with any epsilon.
+    relative = 1e-3 if settings.get("rms_norm") else 0
+    assert logp == pytest.approx([sum(s.log_probs) for s in scored], abs=2e-4, rel=relative)
 
 
 def test_text_becomes_text(tmp_path: Path) -> None:
