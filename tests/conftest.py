@@ -17,6 +17,7 @@ settings.load_profile("project")
 
 # A shell starts background jobs deaf to Ctrl-C, and what the tests start would inherit it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # which nohup leaves ignored
 
 
 @pytest.fixture(scope="session")
