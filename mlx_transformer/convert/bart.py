@@ -2,10 +2,8 @@
 
 from typing import Any
 
-from mlx_transformer.convert import fairseq, huggingface
-from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.generation import generation
-from mlx_transformer.convert.originals import transformers_model
+from mlx_transformer.convert import huggingface
+from mlx_transformer.convert.family import Source
 
 
 def settings(source: Source) -> dict[str, Any]:
@@ -16,17 +14,4 @@ def settings(source: Source) -> dict[str, Any]:
     return {**huggingface.settings(config), "position_offset": 2}
 
 
-FAMILY = Family(
-    name="bart",
-    title="a BART model",
-    anchor="encoder.layers.0.fc1.weight",
-    matches=huggingface.of_type("bart"),
-    layers=fairseq.LAYERS,
-    table=huggingface.TABLE,
-    settings=settings,
-    original=transformers_model,
-    copies=huggingface.COPIES,
-    ignored=fairseq.IGNORED,
-    vocabulary=huggingface.vocabulary,
-    generation=generation,
-)
+FAMILY = huggingface.fairseq_born("bart", "a BART model", "bart", settings)

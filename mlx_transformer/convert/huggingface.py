@@ -5,8 +5,10 @@ from typing import Any
 
 from mlx_transformer.convert import fairseq
 from mlx_transformer.convert.checkpoint import Fields
-from mlx_transformer.convert.family import Source
+from mlx_transformer.convert.family import Family, Source
+from mlx_transformer.convert.generation import generation
 from mlx_transformer.convert.mapping import Table
+from mlx_transformer.convert.originals import transformers_model
 from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer import transformers_files
 
@@ -70,3 +72,23 @@ def activation(name: str) -> str:
 
 def vocabulary(source: Source) -> Mapping[str, bytes]:
     return transformers_files.collect(source.checkpoint.directory)
+
+
+def fairseq_born(
+    name: str, title: str, model_type: str, settings: Callable[[Source], dict[str, Any]]
+) -> Family:
+    """A family that came to transformers from fairseq: it differs in its settings alone."""
+    return Family(
+        name=name,
+        title=title,
+        anchor="encoder.layers.0.fc1.weight",
+        matches=of_type(model_type),
+        layers=fairseq.LAYERS,
+        table=TABLE,
+        settings=settings,
+        original=transformers_model,
+        copies=COPIES,
+        ignored=fairseq.IGNORED,
+        vocabulary=vocabulary,
+        generation=generation,
+    )

@@ -3,9 +3,7 @@
 from typing import Any
 
 from mlx_transformer.convert import fairseq, huggingface
-from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.generation import generation
-from mlx_transformer.convert.originals import transformers_model
+from mlx_transformer.convert.family import Source
 
 
 def settings(source: Source) -> dict[str, Any]:
@@ -21,17 +19,4 @@ def settings(source: Source) -> dict[str, Any]:
     }
 
 
-FAMILY = Family(
-    name="m2m100",
-    title="an M2M100 or NLLB model",
-    anchor="encoder.layers.0.fc1.weight",
-    matches=huggingface.of_type("m2m_100"),
-    layers=fairseq.LAYERS,
-    table=huggingface.TABLE,
-    settings=settings,
-    original=transformers_model,
-    copies=huggingface.COPIES,
-    ignored=fairseq.IGNORED,
-    vocabulary=huggingface.vocabulary,
-    generation=generation,
-)
+FAMILY = huggingface.fairseq_born("m2m100", "an M2M100 or NLLB model", "m2m_100", settings)

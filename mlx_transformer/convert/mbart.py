@@ -6,10 +6,8 @@ then the language.
 
 from typing import Any
 
-from mlx_transformer.convert import fairseq, huggingface
-from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.generation import generation
-from mlx_transformer.convert.originals import transformers_model
+from mlx_transformer.convert import huggingface
+from mlx_transformer.convert.family import Source
 
 
 def settings(source: Source) -> dict[str, Any]:
@@ -19,17 +17,4 @@ def settings(source: Source) -> dict[str, Any]:
     return {**huggingface.settings(config), "norm": "pre", "position_offset": 2}
 
 
-FAMILY = Family(
-    name="mbart",
-    title="an mBART model",
-    anchor="encoder.layers.0.fc1.weight",
-    matches=huggingface.of_type("mbart"),
-    layers=fairseq.LAYERS,
-    table=huggingface.TABLE,
-    settings=settings,
-    original=transformers_model,
-    copies=huggingface.COPIES,
-    ignored=fairseq.IGNORED,
-    vocabulary=huggingface.vocabulary,
-    generation=generation,
-)
+FAMILY = huggingface.fairseq_born("mbart", "an mBART model", "mbart", settings)
