@@ -1,10 +1,12 @@
-"""Mixing training text: corpora by weight, and pairs as people type them.
+"""Mixing training text: corpora by weight, pairs as people type them, and other names in them.
 
-Nothing is drawn at random, so the same recipe always gives the same text.
+What is drawn comes from a fixed seed, so the same recipe always gives the same text.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from itertools import cycle
+from random import Random
 from typing import TypeVar
 
 Item = TypeVar("Item")
@@ -12,6 +14,11 @@ Unread = TypeVar("Unread")  # what stands for a line that is no text
 TextPair = tuple[str, str]
 
 SENTENCE_ENDS = ".!?"
+
+CAPITALISED = re.compile(r"\b[A-Z][^\W\d_]{2,}\b")
+# The first word of a sentence begins with a capital, whatever it is: no sign of a name.
+INSIDE = re.compile(r"(?<=[\w,] )[A-Z][^\W\d_]{2,}\b")
+NUMBER = re.compile(r"(?<![\d.,:])[1-9]\d*(?![.,:]?\d)")
 
 
 def share_of(count: int, weight: float) -> int:
@@ -43,6 +50,50 @@ def with_variants(
             vary = next(kinds)
             yield vary(text, before or text) if text else pair
         before = text
+
+
+def with_other_names(
+    pairs: Iterable[tuple[str | Unread, str | Unread]], share: float
+) -> Iterator[tuple[str | Unread, str | Unread]]:
+    """The pairs, a `share` of them with other names and numbers: a model learns to copy them.
+
+    A name is a word with a capital letter that both sides have, and that both sides of some pair so
+    far had inside a sentence. Other names are those of the pairs before.
+    """
+    chance = Random(0)
+    known: list[str] = []  # to choose from
+    found: set[str] = set()  # the same, to look up
+    for number, pair in enumerate(pairs):
+        source, target = pair
+        if not (isinstance(source, str) and isinstance(target, str)):
+            yield pair
+            continue
+        exchange = share_of(number + 1, share) > share_of(number, share)
+        names = [word for word in _in_both(CAPITALISED, source, target) if word in found]
+        if exchange:
+            pair = _exchanged((source, target), names, known, chance)
+        yield pair
+        known += [word for word in _in_both(INSIDE, source, target) if word not in found]
+        found.update(known[len(found) :])
+
+
+def _exchanged(pair: TextPair, names: list[str], known: list[str], chance: Random) -> TextPair:
+    """The pair with other names instead of these, and other numbers of as many digits."""
+    new = {name: chance.choice(known) for name in names}
+    for digits in _in_both(NUMBER, *pair):
+        lowest = 10 ** (len(digits) - 1)
+        new[digits] = str(chance.randrange(lowest, 10 * lowest))
+    if not new:
+        return pair
+    words = re.compile(rf"\b({'|'.join(new)})\b")
+    source, target = (words.sub(lambda found: new[found[0]], side) for side in pair)
+    return source, target
+
+
+def _in_both(pattern: re.Pattern[str], source: str, target: str) -> list[str]:
+    """What the pattern finds in both sides, in the order of the source."""
+    found = set(pattern.findall(target))
+    return [word for word in dict.fromkeys(pattern.findall(source)) if word in found]
 
 
 def lower_case(pair: TextPair, before: TextPair) -> TextPair:

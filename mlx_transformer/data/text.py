@@ -44,10 +44,14 @@ def open_text(data: DataConfig, split: str) -> ParallelText:
         for pair in files:
             yield from mixture.repeated(_parallel(pair), pair.weight)
 
-    if split != "train" or data.variants == 0:
+    if split != "train":
         return ParallelText(sum(counts), pairs)
-    added = mixture.share_of(sum(counts), data.variants)
-    return ParallelText(sum(counts) + added, lambda: mixture.with_variants(pairs(), data.variants))
+
+    def mixed() -> Iterator[Pair]:
+        renamed = mixture.with_other_names(pairs(), data.other_names)
+        return mixture.with_variants(renamed, data.variants)
+
+    return ParallelText(sum(counts) + mixture.share_of(sum(counts), data.variants), mixed)
 
 
 def _parallel(pair: FilePair) -> Iterator[Pair]:

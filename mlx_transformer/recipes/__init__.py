@@ -60,6 +60,7 @@ class DataConfig:
     max_length: int = 256  # tokens of a sentence with its end token; longer pairs are dropped
     max_ratio: float = 9.0  # of the longer to the shorter side of a training pair
     variants: float = 0.0  # training pairs added as people type them, as a share of the text
+    other_names: float = 0.0  # share of the training pairs whose names and numbers are exchanged
 
     def __post_init__(self) -> None:
         if self.task is None and not self.train:
@@ -68,8 +69,14 @@ class DataConfig:
             raise InputError(f"data.task {self.task!r} makes its own text: give no files with it")
         at_least(2, self, "max_length", section="data.")
         at_least(1, self, "max_ratio", section="data.")
-        if not 0 <= self.variants <= 1:
-            raise InputError(f"data.variants must be between 0 and 1, not {self.variants}")
+        must_be(
+            "between 0 and 1",
+            lambda share: 0 <= share <= 1,
+            self,
+            "variants",
+            "other_names",
+            section="data.",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)

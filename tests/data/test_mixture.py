@@ -1,12 +1,13 @@
 """Corpora by weight, and pairs as people type them."""
 
+import re
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from mlx_transformer.data.mixture import repeated, share_of, with_variants
+from mlx_transformer.data.mixture import repeated, share_of, with_other_names, with_variants
 from mlx_transformer.data.text import open_text
 from mlx_transformer.errors import InputError
 from mlx_transformer.recipes import load_recipe
@@ -37,7 +38,31 @@ def test_variants_are_added_and_nothing_is_taken_away():
     assert ("SENTENCE 13.", "SATZ 13.") in added
 
 
+def test_names_and_numbers_of_both_sides_are_exchanged_alike():
+    pairs = [
+        ("I saw Anna.", "Ich sah Anna."),
+        ("I saw Paul, too.", "Ich sah auch Paul."),
+        ("Anna ate 12 of 340 apples.", "Anna aß 12 von 340 Äpfeln."),
+        ("The house is old.", "Das Haus ist alt."),
+        ("It costs 1,250.50 euros in Vienna.", "Es kostet 1.250,50 Euro in Wien."),
+    ]
+    made = [list(with_other_names(pairs, 1.0)) for _ in range(2)]
+    assert made[0] == made[1]  # nothing depends on chance
+    assert made[0][3:] == pairs[3:]  # no name, and a number that each side writes in its own way
+    english, german = made[0][2]
+    name, first, second = re.fullmatch(r"(\w+) ate (\d\d) of (\d{3}) apples\.", english).groups()
+    assert german == f"{name} aß {first} von {second} Äpfeln."
+    assert (first, second) != ("12", "340")
+    assert name in ("Anna", "Paul")
+
+
+def test_only_a_share_of_the_pairs_gets_other_names():
+    pairs = [("I have 1234567 cats.", "Ich habe 1234567 Katzen.")] * 100
+    assert sum(pair != pairs[0] for pair in with_other_names(pairs, 0.3)) == 30
+
+
 def test_a_line_that_is_no_text_stays_as_it_is():
+    assert list(with_other_names([(None, "1."), ("1.", None)], 1.0)) == [(None, "1."), ("1.", None)]
     assert list(with_variants([(None, "Satz."), ("A.", None)], 1.0)) == [
         (None, "Satz."), (None, "Satz."), ("A.", None), ("A.", None),
     ]  # fmt: skip
@@ -73,6 +98,7 @@ def test_a_recipe_mixes_corpora_by_weight(tmp_path):
         ('{prefix = "a", wait = 2}', "prefixes"),
         ('["a"]\nvalid = {prefix = "b", weight = 2}', "leave the weight out"),
         ('["a"]\nvariants = 2.0', "data.variants"),
+        ('["a"]\nother_names = -1', "data.other_names"),
     ],
 )
 def test_a_wrong_weight_is_a_sentence(tmp_path, train, said):
