@@ -22,7 +22,7 @@ from tqdm import tqdm
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
-from mlx_transformer.storage import built_aside, default_model, is_model_directory
+from mlx_transformer.storage import WEIGHTS, built_aside, is_model_directory, shipped_models
 from mlx_transformer.tokenizer import load_tokenizer
 from mlx_transformer.tokenizer.languages import find_language, pair_of
 
@@ -51,9 +51,12 @@ def resolve(
 ) -> Path:
     """The model directory that `model` names; one that must be converted is, in this precision.
 
-    `tell` hears what takes long, `bar` shows downloads.
+    A model that ships goes by its name alone, such as `de-en`, wherever it was installed to. `tell`
+    hears what takes long, `bar` shows downloads.
     """
     path = Path(model)
+    if not path.exists():
+        path = next((each for each in shipped_models() if each.name == str(model)), path)
     if path.exists():
         if is_ours(path) or not _holds_checkpoint(path):
             return path
@@ -110,7 +113,7 @@ def _holds_checkpoint(path: Path) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """A model in the cache."""
+    """A model in the cache, or one that ships."""
 
     directory: Path
     model: Path
@@ -128,6 +131,11 @@ class Entry:
 def cache_directory() -> Path:
     home = os.environ.get("XDG_CACHE_HOME")
     return (Path(home) if home else Path.home() / ".cache") / "mlx-transformer" / "models"
+
+
+def shipped() -> list[Entry]:
+    """The models that ship."""
+    return [Entry(path, path, path.name, "mlx", *languages_of(path)) for path in shipped_models()]
 
 
 def cached() -> list[Entry]:
@@ -216,22 +224,26 @@ def languages_of(model: Path) -> tuple[list[str], list[str]]:
 # Found by language: what is on this machine already
 
 
-def find(source: str, target: str) -> Path | None:
-    """A model on this machine that translates between these languages, in this direction only."""
-    for path, codes in installed():
-        if all(_names(typed, code) for typed, code in zip((source, target), codes, strict=True)):
+def find(source: str | None, target: str | None) -> Path | None:
+    """A model on this machine that translates in this direction only; None: any language."""
+    for path, (from_code, to_code) in installed():
+        if _names(source, from_code) and _names(target, to_code):
             return path
     return None
 
 
 def installed() -> Iterator[tuple[Path, tuple[str, str]]]:
-    """Models of one direction and their languages: those beside the one that ships, the cache,
-    what lies in $MLX_TRANSFORMER_MODELS, Argos Translate's packages and fxtranslate's models."""
+    """Models of one direction and their languages: those that ship and those beside them, what lies
+    in $MLX_TRANSFORMER_MODELS, the cache, Argos Translate's packages and fxtranslate's models."""
     own = os.environ.get("MLX_TRANSFORMER_MODELS")
-    for folder in (default_model().parent, *([Path(own)] if own else [])):
-        for path in sorted(folder.glob("*")):
-            if path.is_dir() and (pair := _pair(path)):
-                yield path, pair
+    beside = [
+        path
+        for folder in (WEIGHTS, *([Path(own)] if own else []))
+        for path in sorted(folder.glob("*"))
+    ]
+    for path in dict.fromkeys([*shipped_models(), *beside]):
+        if path.is_dir() and (pair := _pair(path)):
+            yield path, pair
     for entry in cached():
         if len(entry.sources) == len(entry.targets) == 1:
             yield entry.model, (entry.sources[0], entry.targets[0])
@@ -263,9 +275,9 @@ def _fxtranslate_models() -> list[Path]:
     return [folder / "fxtranslate" / "models" for folder in folders]
 
 
-def _names(typed: str, code: str) -> bool:
+def _names(typed: str | None, code: str) -> bool:
     try:
-        return find_language(typed, [code]) == code
+        return typed is None or find_language(typed, [code]) == code
     except InputError:
         return False
 

@@ -24,16 +24,22 @@ from mlx_transformer.model import Linear, Transformer
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 QUANTIZATION_GROUP = 64
+WEIGHTS = Path(__file__).parent / "weights"  # in a checkout a link to its `weights`
+SHIPPED = ("en-de", "de-en")
 
 Layer = TypeVar("Layer", bound=nn.Module)
 
 
+def shipped_models() -> list[Path]:
+    """The models that ship, one a direction, the default first."""
+    return [WEIGHTS / name for name in SHIPPED if is_model_directory(WEIGHTS / name)]
+
+
 def default_model() -> Path:
-    """The model that ships; the folder beside this file is a link to `weights` in a checkout."""
-    model = Path(__file__).parent / "weights" / "en-de"
-    if not model.is_dir():
+    """The model that is used where none is named."""
+    if not (models := shipped_models()):
         raise InputError("no model ships with this installation: name a model directory")
-    return model
+    return models[0]
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`mlx-transformer models`: what is in the cache of converted models."""
+"""`mlx-transformer models`: the models that ship, and those in the cache of converted ones."""
 
 import argparse
 from typing import Any
@@ -19,7 +19,7 @@ SHOWN = 4  # languages of a model; info --languages lists them all
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
-    parser.description = "List the models in the cache, or remove one."
+    parser.description = "List the models that ship and those in the cache, or remove one."
     parser.epilog = EPILOG
     parser.add_argument("action", nargs="?", choices=["list", "remove"], default="list")
     parser.add_argument("name", nargs="?", metavar="NAME", help="the model to remove")
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> None:
         return _remove(args.name)
     if args.name is not None:
         raise InputError("a name goes with remove: mlx-transformer models remove NAME")
-    entries = hub.cached()
+    entries = [*hub.shipped(), *hub.cached()]
     if args.json:
         for entry in entries:
             show(to_json(_facts(entry)))

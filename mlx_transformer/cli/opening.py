@@ -53,44 +53,61 @@ def model_directory(model: Path, dtype: str | None = None) -> Path:
     return resolve(model, dtype, tell=tell, bar=DownloadBar)
 
 
-def load_translator(model: Path | None, dtype: str | None = None) -> "Translator":
+def load_translator(model: Path, dtype: str | None = None) -> "Translator":
     import mlx.core as mx
 
     from mlx_transformer.decoding.translator import load
 
-    path = default_model() if model is None else model_directory(model, dtype)
-    return load(path, getattr(mx, dtype) if dtype else None)
+    return load(model_directory(model, dtype), getattr(mx, dtype) if dtype else None)
 
 
 def open_translator(args: argparse.Namespace, *, checked: bool = True) -> "Translator":
     """The translator that the flags ask for; `checked`: with the languages that it needs."""
+    return open_model(args, checked=checked)[1]
+
+
+def open_model(args: argparse.Namespace, *, checked: bool = True) -> tuple[Path, "Translator"]:
+    """The model that the flags ask for, and its translator."""
     model, languages = args.model, (args.source_language, args.target_language)
-    if args.reverse:
-        if any(languages):
-            languages = languages[::-1]
-        else:
-            model = reverse_model(model or default_model())
-    found = None if model is not None else _found(*languages)
-    translator = load_translator(found or model, args.dtype)
-    if any(languages) and found is None:
+    if args.reverse and any(languages):
+        languages = languages[::-1]
+    elif args.reverse:
+        model = reverse_model(model or default_model())
+    if model is None:
+        model, languages = _found(*languages), (None, None)
+    translator = load_translator(model, args.dtype)
+    if any(languages):
         translator = translator.between(*languages)
     if checked:
         _ = translator.tokenizer.frame
-    return translator
+    return model, translator
 
 
-def _found(source: str | None, target: str | None) -> Path | None:
-    """The model on this machine for both languages, if no other is named."""
+def _found(source: str | None, target: str | None) -> Path:
+    """The model on this machine for these languages, where no other is named."""
     from mlx_transformer import hub
 
-    path = hub.find(source, target) if source and target else None
-    if path is not None:
+    if source is None and target is None:
+        return default_model()
+    path = hub.find(source, target)
+    if path is None:
+        wanted = " ".join(
+            f"{word} {language}"
+            for word, language in (("from", source), ("to", target))
+            if language
+        )
+        raise InputError(
+            f"no model on this machine translates {wanted}: name one", options=["model"]
+        )
+    if path.parent != default_model().parent:
         tell(f"translating with {path}")
     return path
 
 
 def reverse_model(model: Path) -> Path:
-    """The model of the other direction: beside this one, or of like name on the hub."""
+    """The model of the other direction: beside this one, elsewhere on this machine, or of like name
+    on the hub."""
+    from mlx_transformer.hub import find
     from mlx_transformer.tokenizer.languages import pair_of
 
     name = model.resolve().name if model.exists() else model.name
@@ -99,6 +116,9 @@ def reverse_model(model: Path) -> Path:
         raise InputError(f"{name} does not say its languages, as en-de does: name the other model")
     swapped = name.replace("-".join(pair), "-".join(reversed(pair)), 1)
     beside = model.resolve().parent / swapped if model.exists() else model.with_name(swapped)
-    if model.exists() and not beside.exists():
-        raise InputError(f"there is no model {swapped} beside {model}")
-    return beside
+    if not model.exists() or beside.exists():
+        return beside
+    found = find(*reversed(pair))
+    if found is None:
+        raise InputError(f"there is no model {swapped} beside {model}, nor another on this machine")
+    return found

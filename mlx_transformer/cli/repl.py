@@ -21,7 +21,7 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
 from mlx_transformer.cli.attention_map import attention_map
-from mlx_transformer.cli.opening import load_translator, open_translator, reverse_model
+from mlx_transformer.cli.opening import load_translator, open_model, reverse_model
 from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import notes
 from mlx_transformer.decoding.options import SearchOptions
@@ -30,7 +30,6 @@ from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.checks import nearest
 from mlx_transformer.inputs.printable import printable
-from mlx_transformer.storage import default_model
 from mlx_transformer.tokenizer.languages import language_name
 
 HELP = """\
@@ -69,7 +68,7 @@ class Repl:
         self._timed = False
         self._text = ""  # the last that was translated
         self._written = ""  # its translation
-        self._take(args.model or default_model(), open_translator(args, checked=False))
+        self._take(*open_model(args, checked=False))
 
     def _take(self, model: Path, translator: Translator) -> None:
         self._model, self._translator = model, translator

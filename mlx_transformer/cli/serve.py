@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import note, show, tell
 from mlx_transformer.errors import InputError
-from mlx_transformer.storage import default_model
+from mlx_transformer.storage import shipped_models
 
 if TYPE_CHECKING:
     from socket import socket
@@ -48,8 +48,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="[FROM-TO=]MODEL",
         action="append",
         default=[],
-        help="a model by directory, checkpoint or hub name; may be repeated (default: the one that "
-        "ships)",
+        help="a model by directory, checkpoint or hub name; may be repeated (default: those that "
+        "ship)",
     )
     parser.add_argument("--port", type=int, default=5050, metavar="N", help="default 5050")
     parser.add_argument("--open", action="store_true", help="open the page in the browser")
@@ -132,8 +132,11 @@ def models_of(given: list[str]) -> list[Model]:
     """Directories and their languages, from `MODEL` or `en-de=MODEL`"""
     from mlx_transformer.serve.catalog import languages_of
 
+    names = given or [str(path) for path in shipped_models()]
+    if not names:
+        raise InputError("no model ships with this installation: name one", options=["model"])
     found: list[Model] = []
-    for each in given or [str(default_model())]:
+    for each in names:
         named = re.fullmatch(r"([a-z]{2,3})-([a-z]{2,3})=(.+)", each)
         model = Path(named[3] if named else each)
         directory = model_directory(model)
