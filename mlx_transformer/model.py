@@ -9,84 +9,33 @@ recomputed by gradient checkpointing drops the same units again.
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from threading import Lock
-from typing import Protocol
 
 import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
 from mlx_transformer import device
+from mlx_transformer.blocks import (
+    AttentionMaps,
+    Cache,
+    Key,
+    KeysValues,
+    KeysValuesCache,
+    Maps,
+    dropout,
+    keyed,
+    linear,
+    norm,
+    split,
+    word_matrix,
+)
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.device import Mask
-from mlx_transformer.parts import SSRU, Gate, RelativeBias
-
-Key = mx.array | None  # a random key: dropout is on
-KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)
-Maps = list[mx.array] | None  # where attention weights are collected, if anywhere
-
-
-@dataclass
-class AttentionMaps:
-    """Attention weights by layer: encoder (B,h,S,S), decoder (B,h,T,T), cross (B,h,T,S)."""
-
-    encoder: list[mx.array]
-    decoder: list[mx.array]
-    cross: list[mx.array]
-
-
-class Cache(Protocol):
-    """The decoder's memory of one layer's earlier positions: keys and values, or cells."""
-
-    @property
-    def visible(self) -> mx.array | None:
-        """Which of its S keys each position may see, this call's included; None: all."""
-
-    @property
-    def positions(self) -> mx.array:
-        """(S,), where those keys stand"""
-
-
-class KeysValuesCache(Cache, Protocol):
-    def extend(self, k: mx.array, v: mx.array) -> KeysValues:
-        """Keep this call's keys and values (B,h,T,d); all that there are so far (B,h,S,d)"""
-
+from mlx_transformer.parts import SSRU, RelativeBias, activation
 
 # 3.1 Encoder and decoder stacks
-
-
-def dropout(x: mx.array, rate: float, key: Key) -> mx.array:
-    """Zero each unit with probability `rate` and scale the others, if there is a key."""
-    if key is None or rate == 0:
-        return x
-    # The children of a key are its raw random bits. Sixteen of them settle a unit, to within
-    # 1e-5 of the rate, at half the cost of a Bernoulli draw.
-    bits = mx.random.split(key, -(-x.size // 4)).view(mx.uint16).flatten()[: x.size]
-    threshold = round(rate * 2**16)
-    keep = bits.reshape(x.shape) >= threshold
-    return mx.where(keep, x * (2**16 / (2**16 - threshold)), mx.zeros((), x.dtype))
-
-
-def split(key: Key, n: int) -> Sequence[Key]:
-    """n independent keys, or n times None."""
-    return [None] * n if key is None else list(mx.random.split(key, n))
-
-
-class LayerNorm(nn.LayerNorm):
-    def __call__(self, x: mx.array) -> mx.array:
-        return device.layer_norm(x, self.weight, self.bias, self.eps)
-
-
-def ssru(config: ModelConfig) -> SSRU:
-    d = config.d_model
-    return SSRU(linear(d, [d], bias=False), linear(d, [d], bias=True))
-
-
-def norm(config: ModelConfig) -> nn.Module:
-    kind = LayerNorm if config.norm_kind == "layer" else nn.RMSNorm
-    return kind(config.d_model, eps=config.norm_eps)
 
 
 class Residual:
@@ -127,7 +76,9 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self._residual = Residual(config)
         recurrent = config.decoder_cell == "ssru"
-        self.self_attention: nn.Module = ssru(config) if recurrent else SelfAttention(config)
+        self.self_attention: nn.Module = (
+            SSRU(config.d_model) if recurrent else SelfAttention(config)
+        )
         self.self_attention_norm = norm(config)
         self.cross_attention = CrossAttention(config)
         self.cross_attention_norm = norm(config)
@@ -280,46 +231,20 @@ def joined(x: mx.array) -> mx.array:
 # 3.3 Position-wise feed-forward networks
 
 
-ACTIVATIONS: dict[str, Callable[[mx.array], mx.array]] = {
-    "relu": nn.relu,
-    "gelu": nn.gelu,
-    "gelu_tanh": nn.gelu_approx,
-    "gelu_sigmoid": nn.gelu_fast_approx,  # x sigmoid(1.702 x)
-    "swish": nn.silu,
-}
-
-
 class FeedForward(nn.Module):
     """max(0, x W_1 + b_1) W_2 + b_2"""
 
     def __init__(self, config: ModelConfig):
         super().__init__()
-        activation, bias = ACTIVATIONS[config.activation], config.feed_forward_bias
-        gated = config.gated_feed_forward
-        self._activation = Gate(activation) if gated else activation
-        self.w_1 = linear(config.d_model, [config.d_ff] * (2 if gated else 1), bias)
+        bias = config.feed_forward_bias
+        self._activation = activation(config)
+        inner = [config.d_ff] * (2 if config.gated_feed_forward else 1)
+        self.w_1 = linear(config.d_model, inner, bias)
         self.w_2 = linear(config.d_ff, [config.d_model], bias)
 
     def __call__(self, x: mx.array) -> mx.array:
         """(B,T,d_model) -> (B,T,d_model)"""
         return self.w_2(self._activation(self.w_1(x)))
-
-
-class Linear(nn.Linear):
-    """x W^T + b"""
-
-    def __call__(self, x: mx.array) -> mx.array:
-        return device.linear(x, self.weight, self.get("bias"))
-
-
-def linear(d_in: int, d_outs: Sequence[int], bias: bool) -> Linear:
-    """Projections of one input stacked in one matrix, each Xavier-initialised by itself."""
-    layer = Linear(d_in, sum(d_outs), bias=bias)
-    init = nn.init.glorot_uniform()
-    layer.weight = mx.concatenate([init(mx.zeros((d_out, d_in)), 1.0) for d_out in d_outs])
-    if bias:
-        layer.bias = mx.zeros_like(layer.bias)
-    return layer
 
 
 # 3.4 Embeddings and softmax, 3.5 positional encoding
@@ -438,7 +363,7 @@ class Transformer(nn.Module):
         keys = split(key, len(self.encoder.layers) + 1)
         x = self.source_embedding(self.source_words(source), key=keys[-1])
         for layer, mask, layer_key in zip(self.encoder.layers, masks, keys, strict=False):
-            run = bind(layer, layer_key, checkpointing)
+            run = keyed(layer, layer_key, checkpointing)
             x = run(x, mask, maps=maps.encoder if maps else None)
         return self.encoder.finish(x)
 
@@ -471,7 +396,7 @@ class Transformer(nn.Module):
         masks = self.decoder.masks(visible, positions, seen)
         layer_maps = (maps.decoder, maps.cross) if maps else (None, None)
         for i, layer in enumerate(self.decoder.layers):
-            run = bind(layer, keys[i], checkpointing)
+            run = keyed(layer, keys[i], checkpointing)
             cache = caches[i] if caches else None
             y = run(y, masks[i], memory[i], memory_mask, cache=cache, maps=layer_maps)
         return self.decoder.finish(y)
@@ -497,18 +422,3 @@ class Transformer(nn.Module):
         memory = self.encode(source, maps=maps)
         self.decode(target, self.memory_keys_values(memory), self.source_mask(source), maps=maps)
         return maps
-
-
-def word_matrix(size: int, d_model: int) -> nn.Embedding:
-    """(V,d_model) of variance 1/d_model: unit variance once scaled, and logits of order one."""
-    matrix = nn.Embedding(size, d_model)
-    matrix.weight = mx.random.normal((size, d_model), scale=d_model**-0.5)
-    return matrix
-
-
-def bind(
-    layer: EncoderLayer | DecoderLayer, key: Key, checkpointing: bool
-) -> Callable[..., mx.array]:
-    """The layer with its key. Checkpointing must not see the key as something to differentiate."""
-    bound = partial(layer, key=key)
-    return nn.utils.checkpoint(layer, bound) if checkpointing else bound

@@ -11,14 +11,30 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from mlx_transformer.blocks import linear
 from mlx_transformer.config import ModelConfig
+
+Activation = Callable[[mx.array], mx.array]
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": nn.relu,
+    "gelu": nn.gelu,
+    "gelu_tanh": nn.gelu_approx,
+    "gelu_sigmoid": nn.gelu_fast_approx,  # x sigmoid(1.702 x)
+    "swish": nn.silu,
+}
+
+
+def activation(config: ModelConfig) -> Activation:
+    """What stands between the two products of a feed-forward network."""
+    plain = ACTIVATIONS[config.activation]
+    return Gate(plain) if config.gated_feed_forward else plain
 
 
 @dataclass(frozen=True)
 class Gate:
     """In the place of an activation: activation(a) * b of the products a, b side by side."""
 
-    activation: Callable[[mx.array], mx.array]
+    activation: Activation
 
     def __call__(self, x: mx.array) -> mx.array:
         """(..., 2*d_ff) -> (..., d_ff)"""
@@ -81,11 +97,10 @@ class SSRU(nn.Module):
     f_t = sigmoid(W_f x_t + b_f), c_t = f_t c_(t-1) + (1 - f_t) W x_t, and max(0, c_t) goes on.
     """
 
-    def __init__(self, input: nn.Module, forget: nn.Module):
-        """W without and W_f with its bias, both (d_model,d_model)"""
+    def __init__(self, d_model: int):
         super().__init__()
-        self.input = input
-        self.forget = forget
+        self.input = linear(d_model, [d_model], bias=False)
+        self.forget = linear(d_model, [d_model], bias=True)
 
     def __call__(
         self, x: mx.array, mask: object, cells: Cells | None = None, maps: object = None

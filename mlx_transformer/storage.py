@@ -16,11 +16,12 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from mlx_transformer import device
+from mlx_transformer.blocks import Linear
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import FLOATS, Stored, read_header
-from mlx_transformer.model import Linear, Transformer
+from mlx_transformer.model import Transformer
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 QUANTIZATION_GROUP = 64

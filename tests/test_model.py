@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
+from mlx_transformer.blocks import dropout, norm
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
-from mlx_transformer.model import Residual, SelfAttention, Transformer, dropout, norm, sinusoids
+from mlx_transformer.model import Residual, SelfAttention, Transformer, sinusoids
 from mlx_transformer.storage import dequantize, load_model, named_parameters, quantize, save_model
 
 CONFIG = ModelConfig(

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 import mlx.core as mx
 
 from mlx_transformer import device
+from mlx_transformer.blocks import KeysValues
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding.choose import rows
-from mlx_transformer.model import KeysValues
 
 
 class SlotCache:

@@ -9,13 +9,14 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer import device
+from mlx_transformer.blocks import KeysValues
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import LayerSlots, layer_caches
 from mlx_transformer.decoding.choose import Hypotheses, StepInputs
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
-from mlx_transformer.model import KeysValues, Transformer
+from mlx_transformer.model import Transformer
 
 Caches = list[LayerSlots]  # by decoder layer
 
