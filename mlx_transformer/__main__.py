@@ -26,6 +26,7 @@ VERBS = {
     "plot": "draw training curves, schedules and the position table",
     "models": "list the models in the cache, or remove one",
     "info": "show the configuration and size of a preset or a model",
+    "selfcheck": "whether this machine's GPU computes what its CPU does",
     "bench": "measure training and translation speed on this machine",
 }
 

@@ -5,15 +5,12 @@ step itself: what a busy machine does to the one it does to the other. Weights, 
 are made up, for speed depends on shapes only.
 """
 
-import platform
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
-from os import cpu_count
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -292,27 +289,3 @@ def _feed_forward(config: ModelConfig, rows: int, N: int) -> list[Product]:
 
 def _linear(rows: int, d_in: int, d_out: int, N: int) -> Product:
     return Product(1, rows, d_in, d_out, N, (False, True))
-
-
-# Where it is measured
-
-
-def machine() -> dict[str, str]:
-    """Chip, cores, system and the versions that matter, for the head of a table."""
-    facts = {"chip": _chip(), "cores": str(cpu_count()), "system": _system()}
-    return facts | device.facts() | {"mlx": version("mlx")}
-
-
-def _chip() -> str:
-    if sys.platform == "darwin":
-        command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-        return subprocess.run(command, capture_output=True, text=True).stdout.strip()
-    lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
-
-
-def _system() -> str:
-    if sys.platform == "darwin":
-        return f"macOS {platform.mac_ver()[0]}"
-    return platform.freedesktop_os_release()["PRETTY_NAME"]

@@ -9,8 +9,8 @@ Lanes are pieces of work side by side, one for each core of a CPU. A GPU is one 
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import TypeVar
 
 import mlx.core as mx
@@ -28,8 +28,61 @@ Result = TypeVar("Result")
 startup.first_use()
 
 
+# Which device
+
+_as_gpu = False  # the branches of a GPU are taken, whatever computes
+
+
 def is_gpu() -> bool:
-    return mx.default_device() == mx.gpu
+    return _as_gpu or mx.default_device() == mx.gpu
+
+
+def is_exact() -> bool:
+    """Whether the same run gives the same bits each time: a GPU adds some sums in any order."""
+    return mx.default_device() == mx.cpu
+
+
+@contextmanager
+def as_gpu() -> Iterator[None]:
+    """Take the branches of a GPU: on Linux the CPU computes what a Mac would launch."""
+    with _branches(of_gpu=True):
+        yield
+
+
+@contextmanager
+def reference() -> Iterator[None]:
+    """On the CPU, whatever the default device is: what a GPU is compared with.
+
+    Uncompiled, because MLX compiles for a CPU with g++, which a Mac need not have.
+    """
+    with _branches(of_gpu=False), mx.stream(mx.cpu), uncompiled():
+        yield
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    mx.disable_compile()
+    try:
+        yield
+    finally:
+        if "MLX_DISABLE_COMPILE" not in os.environ:
+            mx.enable_compile()
+
+
+@contextmanager
+def _branches(*, of_gpu: bool) -> Iterator[None]:
+    global _as_gpu
+    before, _as_gpu = _as_gpu, of_gpu
+    try:
+        yield
+    finally:
+        _as_gpu = before
+
+
+def launch_as_on_a_mac() -> None:
+    """Operations in the order of a Mac, on which peak memory depends. Before anything is computed:
+    MLX reads it once."""
+    os.environ[startup.LAUNCH_WIDTH] = "20"
 
 
 def facts() -> dict[str, str]:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-import mlx_transformer  # noqa: F401  (loads OpenBLAS, which must come before MLX and PyTorch)
-from tests.gpu import looks_like_gpu
+from mlx_transformer import device  # loads OpenBLAS, which must come before MLX and PyTorch
 from tests.needs import missing
 
 # Tests assert results, not times: a busy machine is no failure.
@@ -32,5 +31,5 @@ def multi30k() -> Path:
 @pytest.fixture
 def gpu() -> Iterator[None]:
     """The test runs every GPU branch, computed by the CPU."""
-    with looks_like_gpu():
+    with device.as_gpu():
         yield

@@ -1,4 +1,4 @@
-"""What differs between devices, with the GPU's branches run on the CPU (tests/gpu.py)."""
+"""What differs between devices, with the GPU's branches run on the CPU."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -18,7 +18,6 @@ from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.training.step import TrainStep, initial_state
 from tests.decoding.random_models import random_model, random_source
-from tests.gpu import looks_like_gpu
 
 CONFIG = preset("tiny", vocab_size=50, dropout=0.0)
 # At most 12 tokens: every length beyond 16 is one more to compile.
@@ -60,7 +59,7 @@ def test_metals_fused_attention_never_gets_causal_for_few_queries_under_gradient
 @pytest.mark.parametrize("T", [4, 12])
 def test_a_gpu_and_a_cpu_compute_the_same_loss_and_gradients(T: int) -> None:
     loss, found = gradients(CONFIG, T)
-    with looks_like_gpu():
+    with device.as_gpu():
         same, also = gradients(CONFIG, T)
     assert loss.item() == pytest.approx(same.item(), rel=1e-5)
     for (name, one), (_, other) in zip(tree_flatten(found), tree_flatten(also), strict=True):
@@ -75,12 +74,12 @@ def test_a_gpu_and_a_cpu_find_the_same_translations(options: SearchOptions) -> N
     r = np.random.default_rng(3)
     sources = [random_source(r, model, int(r.integers(0, 12))) for _ in range(3)]
     expected = search(model, sources, options)
-    with looks_like_gpu():
+    with device.as_gpu():
         found = search(model, sources, options)
     assert [[h.ids for h in hs] for hs in found] == [[h.ids for h in hs] for hs in expected]
 
 
-@pytest.mark.parametrize("on", [nullcontext, looks_like_gpu])
+@pytest.mark.parametrize("on", [nullcontext, device.as_gpu])
 def test_a_search_leaves_the_model_as_it_was(on: Callable[[], AbstractContextManager]) -> None:
     with on():
         model = random_model(3, vocab_size=30)
@@ -102,7 +101,7 @@ def test_a_state_to_train_from_stays_as_it_was() -> None:
         assert np.array_equal(found, expected), name
 
 
-@pytest.mark.parametrize("on", [nullcontext, looks_like_gpu])
+@pytest.mark.parametrize("on", [nullcontext, device.as_gpu])
 @pytest.mark.parametrize("sentences", [1, 5])  # few rows and more of them
 @pytest.mark.parametrize("shared", [True, False])
 def test_attention_with_a_bias_is_the_formula_and_has_its_gradients(

@@ -13,15 +13,11 @@ from pathlib import Path
 def use() -> None:
     """Before MLX compiles anything. Where there is no such folder, MLX does without compiling."""
     folder = _private_folder()
-    # Set for MLX and its compiler only: Python's own temporary files stay where they were.
     if folder is None:
-        _set("MLX_DISABLE_COMPILE", "1")
+        os.environ["MLX_DISABLE_COMPILE"] = "1"
     else:
-        _set("TMPDIR", str(folder))
-
-
-def _set(name: str, value: str) -> None:
-    ctypes.CDLL(None).setenv(os.fsencode(name), os.fsencode(value), 1)
+        # Set for MLX and its compiler only: Python's own temporary files stay where they were.
+        ctypes.CDLL(None).setenv(b"TMPDIR", os.fsencode(folder), 1)
 
 
 def _private_folder() -> Path | None:

@@ -13,6 +13,7 @@ from mlx_transformer.cpu import blas, kernel_folder
 
 M_MMAP_THRESHOLD, M_TRIM_THRESHOLD = -3, -1  # of mallopt(3)
 LARGEST = 2**31 - 1
+LAUNCH_WIDTH = "MLX_BFS_MAX_WIDTH"
 TOO_LATE = "mlx.core was imported before mlx_transformer: import mlx_transformer first"
 
 _lost: str | None = None  # what is not as fast as it could be, and the remedy
@@ -32,7 +33,7 @@ def prepare() -> None:
     _lost = blas.load()
     # MLX launches the operations of a graph breadth first only up to this width, 20 unless told,
     # and depth first beyond: then the lanes of a CPU (lanes.py) would work one after the other.
-    os.environ.setdefault("MLX_BFS_MAX_WIDTH", "4096")
+    os.environ.setdefault(LAUNCH_WIDTH, "4096")
     # Memory goes back to malloc after every operation. Unless malloc keeps it, large arrays are
     # mapped anew, page by page, in every step.
     if hasattr(libc := ctypes.CDLL(None), "mallopt"):

@@ -116,7 +116,6 @@ class TrainStep:
         self._layout = Layout(shapes, lanes, transposed_weights(self._model))
         self._dtype = getattr(mx, config.dtype)
         self._schedule = make_schedule(config, model.d_model)
-        self._loss = output_loss(model)
         ranks = mx.random.split(mx.random.key(config.seed), self._group.size())
         self._key = ranks[self._group.rank()]
         # Compiled one by one: in one graph lanes would share constants, which MLX does not fuse.
@@ -196,15 +195,13 @@ class TrainStep:
         """Of some rows of a batch; keys (1,2)"""
 
         def objective(parameters: Any) -> tuple[mx.array, Loss]:
-            self._model.update(tree_map(lambda p: p.astype(self._dtype), parameters))
-            hidden = self._model.hidden(
-                source, target, keys[0], checkpointing=self._config.gradient_checkpointing
-            )
-            loss = self._loss.differentiable(
-                hidden.reshape(-1, hidden.shape[-1]),
-                parameters[self._model.config.output_matrix]["weight"],
-                parameters.get("output_bias"),
-                expected.reshape(-1),
+            loss = batch_loss(
+                self._model,
+                parameters,
+                (source, target, expected),
+                self._dtype,
+                keys[0],
+                checkpointing=self._config.gradient_checkpointing,
             )
             return loss.smoothed * (1.0 if loss_scale is None else loss_scale), loss
 
@@ -277,6 +274,27 @@ class TrainStep:
         if finite is None:
             return p, m, v
         return [mx.where(finite, new, old) for new, old in zip((p, m, v), before, strict=True)]
+
+
+def batch_loss(
+    model: Transformer,
+    parameters: Any,
+    batch: MicroBatch,
+    dtype: mx.Dtype,
+    key: mx.array | None = None,
+    *,
+    checkpointing: bool = False,
+) -> Loss:
+    """The loss of a batch with these float32 weights, which the model gets in `dtype`."""
+    source, target, expected = batch
+    model.update(tree_map(lambda p: p.astype(dtype), parameters))
+    hidden = model.hidden(source, target, key, checkpointing=checkpointing)
+    return output_loss(model.config).differentiable(
+        hidden.reshape(-1, hidden.shape[-1]),
+        parameters[model.config.output_matrix]["weight"],
+        parameters.get("output_bias"),
+        expected.reshape(-1),
+    )
 
 
 def _scalars(state: TrainingState | PackedState) -> Scalars:

@@ -20,18 +20,18 @@ from tests.training.tasks import metrics, overrides, train, write_task
 # One update as on a GPU, launched in the order in which MLX launches operations on a Mac.
 MEASURE = """
 import json, sys
-import mlx_transformer, mlx.core as mx
+from mlx_transformer import device
+import mlx.core as mx
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.data.grid import Shape
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.training.memory import update_bytes
 from mlx_transformer.training.step import TrainStep, initial_state
-from tests.gpu import looks_like_gpu
 
 model, training, shape = json.loads(sys.argv[1])
 config, training, (B, S, T) = ModelConfig(**model), TrainingConfig(**training), shape
-with looks_like_gpu():
+with device.as_gpu():
     step = TrainStep(config, training)
     packed = step.pack(initial_state(Transformer(config), training))
     batch = mx.full((B, S), 5), mx.full((B, T), 6), mx.full((B, T), 7)

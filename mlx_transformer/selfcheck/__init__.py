@@ -1,0 +1,29 @@
+"""The default device compared with the CPU: what nobody could try on every Mac, tried on yours.
+
+A check is a function that yields findings. Where the default device is a CPU, it takes the branches
+of a GPU, so that the same table is made everywhere.
+"""
+
+from collections.abc import Callable, Iterator
+
+from mlx_transformer.selfcheck import attention, model, search, training
+from mlx_transformer.selfcheck.finding import Finding
+
+CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    attention.products,
+    attention.scale,
+    attention.masks,
+    model.dropout,
+    model.passes,
+    model.quantised,
+    search.cache,
+    search.ids,
+    training.losses,
+    training.resuming,
+    training.peak_memory,
+)
+
+
+def findings() -> Iterator[Finding]:
+    for check in CHECKS:
+        yield from check()
