@@ -13,6 +13,7 @@ import mlx.nn as nn
 
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
+from mlx_transformer.device import Mask
 
 Key = mx.array | None  # a random key: dropout is on
 KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)
@@ -32,7 +33,7 @@ class Cache(Protocol):
     """The decoder's memory of one layer's earlier positions: keys and values, or cells."""
 
     @property
-    def visible(self) -> mx.array | None:
+    def visible(self) -> Mask:
         """Which of its S keys each position may see, this call's included; None: all."""
 
     @property

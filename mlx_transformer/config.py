@@ -25,6 +25,7 @@ NormKind = Literal["layer", "rms"]
 Positions = Literal["sinusoidal", "learned", "relative"]
 PositionLayout = Literal["interleaved", "halves"]
 DecoderCell = Literal["self-attention", "ssru"]
+WordHead = Literal["plain", "transform", "none"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]
 
 # No model is larger. MLX counts in 32 bits, and its own errors would not help a user.
@@ -49,7 +50,8 @@ class ModelConfig:
     vocab_size: int = 37_000
     target_vocab_size: int | None = None
 
-    # Table 3. d_k and d_v are numbers of their own (row B); None means d_model / h.
+    # Table 3. d_k and d_v are numbers of their own (row B); None means d_model / h. A stack of no
+    # layers is not there: an encoder alone is a BERT, a decoder alone a GPT.
     encoder_layers: int = 6
     decoder_layers: int = 6
     d_model: int = 512
@@ -89,6 +91,9 @@ class ModelConfig:
     scale_embedding: bool = True
     output_bias: bool = False
     logit_scale: float = 1.0
+    # Of an encoder alone: `transform` puts BERT's dense layer and norm before the word matrix,
+    # `none` is a model that only makes vectors.
+    word_head: WordHead = "plain"
 
     # Attention, section 3.2, and feed-forward networks, section 3.3. A gate is a second W_1 whose
     # product multiplies the activation of the first.
@@ -110,7 +115,8 @@ class ModelConfig:
     def __post_init__(self) -> None:
         for name, hint in get_type_hints(ModelConfig).items():
             object.__setattr__(self, name, typed(name, getattr(self, name), hint))
-        at_least(1, self, "vocab_size", "encoder_layers", "decoder_layers", "d_model", "d_ff", "h")
+        at_least(0, self, "encoder_layers", "decoder_layers")
+        at_least(1, self, "vocab_size", "d_model", "d_ff", "h")
         self._check_limits()
         must_be("even", lambda d: d % 2 == 0, self, "d_model")
         self._resolve_defaults()
@@ -130,6 +136,7 @@ class ModelConfig:
             "relative_distance",
         )
         self._check_vocabularies()
+        self._check_halves()
 
     def _resolve_defaults(self) -> None:
         """Give a number to each setting that follows from others where it is None."""
@@ -165,6 +172,25 @@ class ModelConfig:
             "eos_id",
             "start_id",
         )
+
+    def _check_halves(self) -> None:
+        if not self.encoder_layers and not self.decoder_layers:
+            raise InputError("a model needs layers: encoder_layers and decoder_layers are both 0")
+        if self.alone is not None and not self.shared_embeddings:
+            raise InputError(f"the {self.alone} alone has one vocabulary: set shared_embeddings")
+        if self.alone == "decoder" and self.decoder_cell != "self-attention":
+            raise InputError("a decoder alone has self-attention: leave decoder_cell out")
+        if self.alone == "decoder" and self.start_id is None:
+            raise InputError("a decoder alone begins with a token: give start_id")
+        if self.alone != "encoder" and self.word_head != "plain":
+            raise InputError(f"word_head {self.word_head!r} is for an encoder alone")
+
+    @property
+    def alone(self) -> Literal["encoder", "decoder"] | None:
+        """The half that there is, if there is only one."""
+        if self.encoder_layers and self.decoder_layers:
+            return None
+        return "encoder" if self.encoder_layers else "decoder"
 
     @property
     def target_size(self) -> int:

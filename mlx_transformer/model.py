@@ -33,7 +33,7 @@ from mlx_transformer.blocks import (
 )
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.device import Mask
-from mlx_transformer.parts import SSRU, RelativeBias, activation
+from mlx_transformer.parts import SSRU, RelativeBias, WordHead, activation
 
 # 3.1 Encoder and decoder stacks
 
@@ -80,8 +80,9 @@ class DecoderLayer(nn.Module):
             SSRU(config.d_model) if recurrent else SelfAttention(config)
         )
         self.self_attention_norm = norm(config)
-        self.cross_attention = CrossAttention(config)
-        self.cross_attention_norm = norm(config)
+        if config.encoder_layers:
+            self.cross_attention = CrossAttention(config)
+            self.cross_attention_norm = norm(config)
         self.feed_forward = FeedForward(config)
         self.feed_forward_norm = norm(config)
 
@@ -89,13 +90,13 @@ class DecoderLayer(nn.Module):
         self,
         y: mx.array,
         mask: Mask,
-        memory: mx.array | KeysValues,
+        memory: mx.array | KeysValues | None,
         memory_mask: Mask,
         key: Key = None,
         cache: Cache | None = None,
         maps: tuple[Maps, Maps] = (None, None),
     ) -> mx.array:
-        """y (B,T,d_model), memory (B,S,d_model) or its keys and values -> (B,T,d_model)"""
+        """y (B,T,d_model), memory (B,S,d_model) or its keys and values, if any -> (B,T,d_model)"""
         keys = split(key, 3)
         y = self._residual(
             self.self_attention_norm,
@@ -103,12 +104,13 @@ class DecoderLayer(nn.Module):
             lambda x: self.self_attention(x, mask, cache, maps[0]),
             keys[0],
         )
-        y = self._residual(
-            self.cross_attention_norm,
-            y,
-            lambda x: self.cross_attention(x, memory, memory_mask, maps[1]),
-            keys[1],
-        )
+        if memory is not None:
+            y = self._residual(
+                self.cross_attention_norm,
+                y,
+                lambda x: self.cross_attention(x, memory, memory_mask, maps[1]),
+                keys[1],
+            )
         return self._residual(self.feed_forward_norm, y, self.feed_forward, keys[2])
 
 
@@ -306,7 +308,10 @@ def sinusoids(config: ModelConfig, length: int) -> np.ndarray:
 
 
 class Transformer(nn.Module):
-    """The whole model: embeddings, the two stacks and the softmax layer (section 3, figure 1)."""
+    """The whole model: embeddings, the two stacks and the softmax layer (section 3, figure 1).
+
+    A stack of no layers is not there. A model of one stack reads a text, `source`, and no target.
+    """
 
     def __init__(self, config: ModelConfig):
         super().__init__()
@@ -318,29 +323,48 @@ class Transformer(nn.Module):
             self.output = linear(config.d_model, [config.target_size], bias=False)
         if config.output_bias:
             self.output_bias = mx.zeros((config.target_size,))
-        self.source_embedding = Embedding(config)
-        self.target_embedding = Embedding(config)
-        self.encoder = Stack(config, [EncoderLayer(config) for _ in range(config.encoder_layers)])
-        self.decoder = Stack(config, [DecoderLayer(config) for _ in range(config.decoder_layers)])
+        N, M = config.encoder_layers, config.decoder_layers
+        if N:
+            self.source_embedding = Embedding(config)
+            self.encoder = Stack(config, [EncoderLayer(config) for _ in range(N)])
+        if M:
+            self.target_embedding = Embedding(config)
+            self.decoder = Stack(config, [DecoderLayer(config) for _ in range(M)])
+        if config.word_head == "transform":
+            self.word_head = WordHead(config)
 
-    def __call__(self, source: mx.array, target: mx.array, key: Key = None) -> mx.array:
-        """Next-word logits: source (B,S) and target (B,T) ids -> (B,T,V); dropout if key."""
+    def __call__(
+        self, source: mx.array, target: mx.array | None = None, key: Key = None
+    ) -> mx.array:
+        """Word logits: source (B,S) and target (B,T) ids -> (B,T,V); dropout if key."""
         return self.logits(self.hidden(source, target, key))
 
     def hidden(
-        self, source: mx.array, target: mx.array, key: Key = None, *, checkpointing: bool = False
+        self,
+        source: mx.array,
+        target: mx.array | None = None,
+        key: Key = None,
+        maps: AttentionMaps | None = None,
+        *,
+        checkpointing: bool = False,
     ) -> mx.array:
-        """The decoder's output before the softmax layer: ids (B,S), (B,T) -> (B,T,d_model).
+        """The last stack's output before the softmax layer: ids (B,S), (B,T) -> (B,T,d_model).
 
         With `checkpointing` layers keep only their inputs and run again in the backward pass.
         """
+        if self.config.alone == "decoder":
+            return self.decode(source, key=key, maps=maps, checkpointing=checkpointing)
         keys = split(key, 2)
-        memory = self.encode(source, keys[0], checkpointing=checkpointing)
+        memory = self.encode(source, keys[0], maps, checkpointing=checkpointing)
+        if self.config.alone == "encoder":
+            return self.word_head(memory) if "word_head" in self else memory
+        assert target is not None
         return self.decode(
             target,
             [memory] * self.config.decoder_layers,
             self.source_mask(source),
             key=keys[1],
+            maps=maps,
             checkpointing=checkpointing,
         )
 
@@ -374,8 +398,8 @@ class Transformer(nn.Module):
     def decode(
         self,
         target: mx.array,
-        memory: Sequence[mx.array | KeysValues],
-        memory_mask: Mask,
+        memory: Sequence[mx.array | KeysValues | None] | None = None,
+        memory_mask: Mask = None,
         *,
         position: int | mx.array = 0,
         caches: Sequence[Cache] | None = None,
@@ -385,8 +409,10 @@ class Transformer(nn.Module):
     ) -> mx.array:
         """(B,T) ids from `position` on, `memory` by layer -> hidden (B,T,d_model)
 
-        A position sees those before it or, with caches, what they let it see.
+        A position sees those before it or, with caches, what they let it see. A decoder alone has
+        no memory.
         """
+        memory = memory or [None] * self.config.decoder_layers
         keys = split(key, len(self.decoder.layers) + 1)
         y = self.target_embedding(self.target_vectors(target, position), position, keys[-1])
         positions = position + mx.arange(target.shape[1])
@@ -416,9 +442,8 @@ class Transformer(nn.Module):
             logits = logits * self.config.logit_scale
         return logits + self.output_bias if self.config.output_bias else logits
 
-    def attention_maps(self, source: mx.array, target: mx.array) -> AttentionMaps:
+    def attention_maps(self, source: mx.array, target: mx.array | None = None) -> AttentionMaps:
         """Every attention weight of one pass over source (B,S) and target (B,T) ids."""
         maps = AttentionMaps([], [], [])
-        memory = self.encode(source, maps=maps)
-        self.decode(target, self.memory_keys_values(memory), self.source_mask(source), maps=maps)
+        self.hidden(source, target, maps=maps)
         return maps

@@ -11,7 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
-from mlx_transformer.blocks import linear
+from mlx_transformer.blocks import linear, norm
 from mlx_transformer.config import ModelConfig
 
 Activation = Callable[[mx.array], mx.array]
@@ -40,6 +40,20 @@ class Gate:
         """(..., 2*d_ff) -> (..., d_ff)"""
         a, b = mx.split(x, 2, axis=-1)
         return self.activation(a) * b
+
+
+class WordHead(nn.Module):
+    """BERT's, before the word matrix: norm(activation(x W + b))"""
+
+    def __init__(self, config: ModelConfig):
+        super().__init__()
+        self._activation = ACTIVATIONS[config.activation]
+        self.dense = linear(config.d_model, [config.d_model], bias=True)
+        self.norm = norm(config)
+
+    def __call__(self, x: mx.array) -> mx.array:
+        """(..., d_model) -> (..., d_model)"""
+        return self.norm(self._activation(self.dense(x)))
 
 
 class RelativeBias(nn.Module):

@@ -55,7 +55,7 @@ def test_json_round_trip(name, tmp_path):
     [
         ({"d_model": 511, "h": 7}, "d_model must be even, not 511"),
         ({"h": 0}, "h must be at least 1, not 0"),
-        ({"encoder_layers": -2}, "encoder_layers must be at least 1, not -2"),
+        ({"encoder_layers": -2}, "encoder_layers must be at least 0, not -2"),
         ({"h": 7}, "d_model 512 is not a multiple of h 7: give d_k as well"),
         ({"d_model": "512"}, "d_model must be a whole number, not '512'"),
         ({"d_model": 512.0}, "d_model must be a whole number, not 512.0"),
@@ -67,6 +67,23 @@ def test_json_round_trip(name, tmp_path):
         ({"d_modl": 512}, "unknown model setting 'd_modl'; did you mean 'd_model'?"),
         ({"xyz": 512}, "unknown model setting 'xyz'"),
         ({"eos_id": 40_000}, "eos_id must be an id below the vocabulary size 37000, not 40000"),
+        (
+            {"encoder_layers": 0, "decoder_layers": 0},
+            "a model needs layers: encoder_layers and decoder_layers are both 0",
+        ),
+        (
+            {"decoder_layers": 0, "shared_embeddings": False},
+            "the encoder alone has one vocabulary: set shared_embeddings",
+        ),
+        (
+            {"encoder_layers": 0, "start_id": None},
+            "a decoder alone begins with a token: give start_id",
+        ),
+        (
+            {"encoder_layers": 0, "decoder_cell": "ssru"},
+            "a decoder alone has self-attention: leave decoder_cell out",
+        ),
+        ({"word_head": "transform"}, "word_head 'transform' is for an encoder alone"),
         ({"quantization": 3}, "quantization must be 4 or 8 bits, not 3"),
         (
             {"target_vocab_size": 50},

@@ -15,7 +15,7 @@ from mlx.utils import tree_map
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
-from mlx_transformer.decoding.cache import empty_slots, grow, with_room
+from mlx_transformer.decoding.cache import Prompt, empty_slots, grow, read_prompt, with_room
 from mlx_transformer.decoding.choose import NONE, Hypotheses, StepInputs
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import Caches, Memory, SearchStep
@@ -49,13 +49,11 @@ class SearchBatch:
         model, options = step.model, step.options
         config, B, K = model.config, len(sources), options.width
         self._multiple = COARSE if step.compiled else 1
-        source_ids = padded(sources, config.pad_id, self._multiple, config.max_length)
-        source = mx.array(known(source_ids, config.vocab_size))
         self.results: list[list[Hypothesis]] = [[] for _ in sources]
         self._step = step
         self._t = 0
         self._sentences = np.arange(B)  # by row
-        limits = [options.limit(len(ids) - 1, config.max_length) for ids in sources]
+        limits = [length_limit(options, config, ids) for ids in sources]
         check_memory(bytes_needed(config, B, K, max(limits)), K)
         self._limits = np.array(limits, np.int32)
         self._limit_penalties = np.array([options.penalty(n) for n in limits], np.float32)
@@ -63,27 +61,52 @@ class SearchBatch:
         first = () if options.first_word is None else (options.first_word,)
         forced = padded([prefix or first for prefix in prefixes or [()] * B], NONE)
         self._forced = known(forced, config.target_size)
-        memory = model.encode(source)
-        device.launch_early(memory, rows=B * K)
-        # Every step reads them: lay them out head by head once.
-        layers = [(mx.contiguous(k), mx.contiguous(v)) for k, v in model.memory_keys_values(memory)]
-        # Compiled, a case without padding would be one more shape: always pass the mask.
-        padding = step.compiled or any(len(ids) < source.shape[1] for ids in sources)
-        self._memory = Memory(layers, model.source_mask(source) if padding else None)
         # Room grows with what is written: a step that is launched while the one before is still
         # under way copies the caches whole.
-        room = COARSE
-        model.target_embedding.reserve(room)
-        self._caches = empty_slots(config, B, K, room, memory.dtype)
         self.hyps = choose.start(
-            config.first_id, B, K, options.finished, room, apart=options.sample
+            config.first_id, B, K, options.finished, COARSE, apart=options.sample
         )
+        if config.alone == "decoder":
+            self._read_prompts(sources)
+        else:
+            self._read_sources(sources)
         self._flags: mx.array | None = None
         self._dropped: set[int] = set()
         self._before = (
             self.hyps,
             self._sentences,
         )  # those of a step ago are computed: reading them does not wait
+
+    def _read_sources(self, sources: Sequence[Ids]) -> None:
+        """Encode them: what all steps attend to"""
+        model, (B, K, room) = self._step.model, self.hyps.words.shape
+        config = model.config
+        source_ids = padded(sources, config.pad_id, self._multiple, config.max_length)
+        source = mx.array(known(source_ids, config.vocab_size))
+        memory = model.encode(source)
+        device.launch_early(memory, rows=B * K)
+        # Every step reads them: lay them out head by head once.
+        layers = [(mx.contiguous(k), mx.contiguous(v)) for k, v in model.memory_keys_values(memory)]
+        # Compiled, a case without padding would be one more shape: always pass the mask.
+        padding = self._step.compiled or any(len(ids) < source.shape[1] for ids in sources)
+        self._memory = Memory(layers, model.source_mask(source) if padding else None)
+        model.target_embedding.reserve(room)
+        self._caches = empty_slots(config, B, K, room, memory.dtype)
+
+    def _read_prompts(self, prompts: Sequence[Ids]) -> None:
+        """All but the last token of each in one pass; the first step reads that"""
+        model, (B, K, room) = self._step.model, self.hyps.words.shape
+        config, length = model.config, len(prompts[0])
+        ids = known(np.array(prompts, np.int32), config.vocab_size)
+        width = round_up(length, self._multiple)
+        before = np.full((B, width - length), NONE, np.int32)
+        prompt = Prompt(mx.array(np.concatenate([before, ids], axis=1)), mx.array(length))
+        model.target_embedding.reserve(length + room)
+        dtype = model.target_vectors(prompt.last, 0).dtype
+        slots = empty_slots(config, B, K, room, dtype, prompt.columns)
+        self._memory = Memory([], None, prompt)
+        self._caches = read_prompt(model, mx.array(ids[:, :-1]), slots)
+        self.hyps = self.hyps._replace(tokens=mx.broadcast_to(prompt.last, (B, K)))
 
     @property
     def open(self) -> bool:
@@ -170,7 +193,9 @@ class SearchBatch:
     def _make_room(self) -> None:
         """A few positions more, in the caches and in the words written"""
         slots = COARSE * self._step.options.width
-        self._step.model.target_embedding.reserve(self._t + COARSE)
+        prompt = self._memory.prompt
+        read = 0 if prompt is None else prompt.columns
+        self._step.model.target_embedding.reserve(read + self._t + COARSE)
         self._caches = [with_room(layer, slots) for layer in self._caches]
         longer = {
             name: grow(getattr(self.hyps, name), 2, COARSE, NONE)
@@ -196,9 +221,12 @@ class SearchBatch:
         kept = mx.array(rows)
         self.hyps = Hypotheses(*(x[kept] for x in self.hyps))
         self._flags = self.hyps.done
-        mask = self._memory.mask
-        layers = [(k[kept], v[kept]) for k, v in self._memory.layers]
-        self._memory = Memory(layers, None if mask is None else mask[kept])
+        layers, mask, prompt = self._memory
+        self._memory = Memory(
+            [(k[kept], v[kept]) for k, v in layers],
+            None if mask is None else mask[kept],
+            None if prompt is None else prompt._replace(ids=prompt.ids[kept]),
+        )
         self._caches = tree_map(lambda x: x[kept], self._caches)
 
     def _store(self, rows: np.ndarray) -> None:
@@ -219,6 +247,17 @@ class SearchBatch:
         complete = ids[-1] == self._step.model.config.eos_id
         logp = score * self._step.options.penalty(len(ids))
         return Hypothesis(ids[:-1] if complete else ids, score, logp, complete)
+
+
+def length_limit(options: SearchOptions, config: ModelConfig, source: Ids) -> int:
+    """How many tokens may be written: behind a prompt, within what the model can read"""
+    if config.alone != "decoder":
+        return options.limit(len(source) - 1, config.max_length)
+    if not source or len(source) >= config.max_length:
+        raise InputError(
+            f"a prompt has 1 to {config.max_length - 1:,} tokens, not {len(source):,}: shorten it"
+        )
+    return options.limit(0, config.max_length - len(source))
 
 
 def bytes_needed(config: ModelConfig, B: int, K: int, T: int) -> int:

@@ -7,9 +7,13 @@ the others. K hypotheses then read one block of keys as K queries, as in cross-a
 
 A recurrent layer keeps cells instead, of the newest position only: hypothesis j goes on from those
 in the slot of its past.
+
+A decoder alone reads its prompt in one pass. Its keys and values lie before all slots,
+once for all hypotheses.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import mlx.core as mx
 
@@ -17,37 +21,90 @@ from mlx_transformer import device
 from mlx_transformer.blocks import KeysValues
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding.choose import rows
+from mlx_transformer.device import Mask
+from mlx_transformer.model import Transformer
+
+
+class Prompt(NamedTuple):
+    """What a decoder alone goes on from: prompts of one length, in room for some more.
+
+    The caches have a column for each token but the last, which the first step reads.
+    """
+
+    ids: mx.array  # (B,P), NONE before the first
+    length: mx.array  # () without the room
+
+    @property
+    def columns(self) -> int:
+        return self.ids.shape[1] - 1
+
+    @property
+    def visible(self) -> mx.array:
+        """(columns,)"""
+        return mx.arange(self.columns) < self.length - 1
+
+    @property
+    def last(self) -> mx.array:
+        """(B,1)"""
+        return self.ids[:, -1:]
+
+
+class PromptCache:
+    """Keeps one layer's keys and values of a prompt: a `Cache` of the model."""
+
+    visible: Mask = "causal"
+
+    def __init__(self, length: int):
+        self.positions = mx.arange(length)
+        self.kept: KeysValues
+
+    def extend(self, k: mx.array, v: mx.array) -> KeysValues:
+        self.kept = k, v
+        return k, v
+
+
+def read_prompt(model: Transformer, ids: mx.array, slots: "list[LayerSlots]") -> "list[LayerSlots]":
+    """(B,p) -> the slots, with the keys and values of the ids before them"""
+    length = ids.shape[1]
+    if length == 0:
+        return slots
+    caches = [PromptCache(length) for _ in slots]
+    model.decode(ids, caches=caches)
+
+    def written(old: mx.array, new: mx.array) -> mx.array:
+        return mx.slice_update(old, new, mx.array([0]), axes=(2,))
+
+    return [
+        (written(old[0], cache.kept[0]), written(old[1], cache.kept[1]))
+        for old, cache in zip(slots, caches, strict=True)
+        if len(old) == 2
+    ]
 
 
 class SlotCache:
     """One layer's cache during one step: a `Cache` of the model."""
 
     def __init__(
-        self, slots: KeysValues, first: mx.array, reach: int, K: int, visible: mx.array | None
+        self, slots: KeysValues, first: mx.array, positions: mx.array, visible: mx.array | None
     ):
         """slots (B,h,T*K,d), of which Q from `first` (1,) on are this step's.
 
-        visible (B,1,Q,reach*K): which slots of the first `reach` positions each hypothesis may
-        read, if not all.
+        positions (S,) of the slots that matter now, the first ones; visible (B,1,Q,S): which of
+        them each hypothesis may read, if not all.
         """
         self.slots = slots
+        self.positions = positions
         self.visible = visible
         self._first = first
-        self._reach, self._K = reach, K
-
-    @property
-    def positions(self) -> mx.array:
-        """(reach*K,)"""
-        return mx.arange(self._reach * self._K) // self._K
 
     def extend(self, k: mx.array, v: mx.array) -> KeysValues:
-        """k (B,h,Q,d_k), v (B,h,Q,d_v) -> those of the first `reach` positions, (B,h,reach*K,d)"""
+        """k (B,h,Q,d_k), v (B,h,Q,d_v) -> those of the slots that matter, (B,h,S,d)"""
         keys, values = (
             mx.slice_update(old, new, self._first, axes=(2,))
             for old, new in zip(self.slots, (k, v), strict=True)
         )
         self.slots = keys, values
-        seen = self._reach * self._K
+        seen = self.positions.size
         device.launch_early(values, rows=k.shape[0] * k.shape[2])
         return keys[:, :, :seen], values[:, :, :seen]
 
@@ -79,19 +136,35 @@ LayerSlots = KeysValues | tuple[mx.array]  # keys and values, or cells
 
 
 def layer_caches(
-    caches: Sequence[LayerSlots], slots: mx.array, t: mx.array, reach: int, Q: int, *, alone: bool
+    caches: Sequence[LayerSlots],
+    slots: mx.array,
+    t: mx.array,
+    reach: int,
+    Q: int,
+    prompt: Prompt | None,
+    *,
+    alone: bool,
 ) -> Sequence[SlotCache | CellCache]:
-    """What each layer reads and writes at position t, given the slots (B,K,T) of each hypothesis.
+    """What each layer reads and writes at step t, given the slots (B,K,T) of each hypothesis.
 
     `alone`: there is nothing to hide from a single hypothesis.
     """
     K = slots.shape[1]
     visible = None if alone else visible_slots(slots[:, :Q], K, reach)
+    positions = mx.arange(reach * K) // K
+    first = t * K
+    if prompt is not None and prompt.columns:
+        first = first + prompt.columns
+        written = prompt.length - 1 + positions
+        positions = mx.concatenate([mx.arange(prompt.columns), written])
+        if visible is not None:
+            shared = mx.broadcast_to(prompt.visible, (*visible.shape[:3], prompt.columns))
+            visible = mx.concatenate([shared, visible], axis=3)
     parents = mx.take(slots[:, :Q], mx.maximum(t - 1, 0), axis=2)
     return [
         CellCache(layer, parents)
         if len(layer) == 1
-        else SlotCache(layer, (t * K)[None], reach, K, visible)
+        else SlotCache(layer, first[None], positions, visible)
         for layer in caches
     ]
 
@@ -103,12 +176,14 @@ def visible_slots(slots: mx.array, K: int, reach: int) -> mx.array:
     return (slots[:, :, :reach, None] == mx.arange(K)).reshape(B, 1, Q, reach * K)
 
 
-def empty_slots(config: ModelConfig, B: int, K: int, T: int, dtype: mx.Dtype) -> list[LayerSlots]:
-    """By layer, room for T positions"""
+def empty_slots(
+    config: ModelConfig, B: int, K: int, T: int, dtype: mx.Dtype, columns: int = 0
+) -> list[LayerSlots]:
+    """By layer, room for T positions behind the columns of a prompt"""
     if config.decoder_cell == "ssru":
         return [(mx.zeros((B, K, config.d_model), dtype),) for _ in range(config.decoder_layers)]
     d_k, d_v = config.head_sizes
-    room = (B, config.h, T * K)
+    room = (B, config.h, columns + T * K)
     return [
         (mx.zeros((*room, d_k), dtype), mx.zeros((*room, d_v), dtype))
         for _ in range(config.decoder_layers)

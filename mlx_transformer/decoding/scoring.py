@@ -1,7 +1,7 @@
-"""How probable a given translation is."""
+"""How probable a given translation is, or to a decoder alone a text."""
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from typing import TypeVar
@@ -10,6 +10,7 @@ import mlx.core as mx
 import numpy as np
 
 from mlx_transformer import device
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding.batch import Ids, known, padded
 from mlx_transformer.model import Transformer
 
@@ -18,7 +19,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True)
 class Score:
-    """Log-probability of a translation and its end, and how many tokens that is."""
+    """Log-probability of a translation and its end, or of a text, and how many tokens that is."""
 
     logp: float
     tokens: int
@@ -35,19 +36,50 @@ def score_pairs(
     model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids], given: int = 0
 ) -> list[Score]:
     """log P(target | source) of each pair, both whole; the first `given` target ids are certain."""
+    config = model.config
+
+    def logits(numbers: list[int]) -> mx.array:
+        source = padded([sources[i] for i in numbers], config.pad_id, most=config.max_length)
+        shifted = [[config.first_id, *targets[i][:-1]] for i in numbers]
+        target = padded(shifted, config.pad_id, most=config.max_length)
+        return model(mx.array(known(source, config.vocab_size)), mx.array(target))
+
+    return _scores(model, targets, list(map(len, sources)), logits, given)
+
+
+def score_texts(model: Transformer, texts: Sequence[Ids]) -> list[Score]:
+    """log P(text | its first id) of each text, by a decoder alone"""
+    config = model.config
+
+    def logits(numbers: list[int]) -> mx.array:
+        text = padded([texts[i][:-1] for i in numbers], config.pad_id, most=config.max_length)
+        return model(mx.array(known(text, config.vocab_size)))
+
+    return _scores(model, [ids[1:] for ids in texts], [0] * len(texts), logits, given=0)
+
+
+def _scores(
+    model: Transformer,
+    expected: Sequence[Ids],
+    sizes: Sequence[int],
+    logits: Callable[[list[int]], mx.array],
+    given: int,
+) -> list[Score]:
+    """By the logits of some, given their numbers; sizes are what each needs besides"""
     device.tidy_thread()
-    scores = [Score(0.0, 0)] * len(sources)
+    scores = [Score(0.0, 0)] * len(expected)
 
     def launched() -> Iterator[tuple[list[int], mx.array]]:
-        for numbers in _batches(sources, targets):
-            batch = [sources[i] for i in numbers], [targets[i] for i in numbers]
-            found = _log_probabilities(model, *batch, given)
+        for numbers in _batches(expected, sizes):
+            found = _log_probabilities(
+                model.config, logits(numbers), [expected[i] for i in numbers], given
+            )
             mx.async_eval(found)
             yield numbers, found
 
     for numbers, found in one_ahead(launched()):
         for i, logp in zip(numbers, np.array(found).tolist(), strict=True):
-            scores[i] = Score(logp, len(targets[i]) - given)
+            scores[i] = Score(logp, len(expected[i]) - given)
     return scores
 
 
@@ -63,31 +95,28 @@ def one_ahead(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def _log_probabilities(
-    model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids], given: int
+    config: ModelConfig, logits: mx.array, expected: Sequence[Ids], given: int
 ) -> mx.array:
-    """(B,)"""
-    config = model.config
-    start = config.first_id
-    source = known(padded(sources, config.pad_id, most=config.max_length), config.vocab_size)
-    expected = known(padded(targets, config.pad_id, most=config.max_length), config.target_size)
-    shifted = padded([[start, *ids[:-1]] for ids in targets], config.pad_id)
-    logits = model(mx.array(source), mx.array(shifted)).astype(mx.float32)
-    chosen = mx.take_along_axis(logits, mx.array(expected)[..., None], axis=-1)[..., 0]
-    lengths = mx.array([[len(ids)] for ids in targets])
-    place = mx.arange(expected.shape[1])
+    """logits (B,T,V) -> (B,)"""
+    logits = logits.astype(mx.float32)
+    words = mx.array(known(padded(expected, config.pad_id), config.target_size))
+    chosen = mx.take_along_axis(logits, words[..., None], axis=-1)[..., 0]
+    lengths = mx.array([[len(ids)] for ids in expected])
+    place = mx.arange(words.shape[1])
     scored = (given <= place) & (place < lengths)
     return mx.where(scored, chosen - device.logsumexp(logits), 0.0).sum(axis=1)
 
 
-def _batches(sources: Sequence[Ids], targets: Sequence[Ids]) -> Iterator[list[int]]:
-    """Pair numbers, pairs of like length together"""
+def _batches(expected: Sequence[Ids], sizes: Sequence[int]) -> Iterator[list[int]]:
+    """Numbers, those of like length together; nothing is expected of some"""
     batch: list[int] = []
     width = 0
-    for i in sorted(range(len(sources)), key=lambda i: (len(targets[i]), len(sources[i]))):
-        wider = max(width, len(sources[i]) + len(targets[i]))
+    numbers = [i for i, ids in enumerate(expected) if ids]
+    for i in sorted(numbers, key=lambda i: (len(expected[i]), sizes[i])):
+        wider = max(width, sizes[i] + len(expected[i]))
         if batch and wider * (len(batch) + 1) > device.search_tokens():
             yield batch
-            batch, wider = [], len(sources[i]) + len(targets[i])
+            batch, wider = [], sizes[i] + len(expected[i])
         batch.append(i)
         width = wider
     if batch:

@@ -19,7 +19,7 @@ from mlx_transformer.storage import laid_out_for_search
 BATCH_HYPOTHESES = 2048  # a wide beam takes fewer sentences at a time
 FIRST_WINDOW, LAST_WINDOW = 256, 4096  # sentences sorted together
 
-Sentence = tuple[Ids, Ids]  # source ids ending in eos, and the ids its results begin with
+Sentence = tuple[Ids, Ids]  # a source (or a prompt), and the ids its results begin with
 Numbered = tuple[int, Sentence]
 Results = list[Hypothesis]
 
@@ -33,6 +33,7 @@ def search(
     """Source ids ending in eos -> by sentence, at most nbest results, best first.
 
     `prefixes` are the ids with which every result of a sentence begins: given, and not scored.
+    The sources of a decoder alone are prompts; results are what comes behind them.
     """
     sentences = list(zip(sources, prefixes or [()] * len(sources), strict=True))
     return list(Search(model, options or SearchOptions()).each(sentences, window=None))
@@ -58,6 +59,16 @@ class Search:
         mx.eval(own.state)  # once, before several lanes use it
         self.step = SearchStep(own, options)
 
+    @property
+    def _most(self) -> int:
+        """Sentences in a batch"""
+        return max(1, BATCH_HYPOTHESES // self.step.options.width)
+
+    @property
+    def _one_length(self) -> bool:
+        """A decoder alone reads prompts of one length together."""
+        return self.step.model.config.alone == "decoder"
+
     def fits(self, options: SearchOptions) -> bool:
         """Whether this is the search with these options on what is now the default device."""
         return self.step.options == options and self.step.compiled == device.compiles_search()
@@ -76,9 +87,10 @@ class Search:
         width = device.search_lanes(rows)
         found: dict[int, Results] = {}
         due = 0
-        most = max(1, BATCH_HYPOTHESES // self.step.options.width)
         with device.side_by_side(width, rows):
-            for job, results in self._run(jobs(first, numbered, width, most), width):
+            for job, results in self._run(
+                jobs(first, numbered, width, self._most, self._one_length), width
+            ):
                 found |= zip(job.numbers, results, strict=True)
                 while due in found:
                     yield found.pop(due)
@@ -108,17 +120,19 @@ def advance(batches: Mapping[int, SearchBatch]) -> None:
         device.in_lane(lane, batch.settle)
 
 
-def jobs(first: list[Numbered], rest: Iterator[Numbered], width: int, most: int) -> Iterator[Job]:
+def jobs(
+    first: list[Numbered], rest: Iterator[Numbered], width: int, most: int, one_length: bool
+) -> Iterator[Job]:
     """Batches of a first window, then of further ones, each twice as large"""
     window = max(FIRST_WINDOW, len(first))
     while first:
-        yield from batches(first, width, most)
+        yield from batches(first, width, most, one_length)
         window = min(2 * window, LAST_WINDOW)
         first = list(islice(rest, window))
 
 
-def batches(window: list[Numbered], width: int, most: int) -> Iterator[Job]:
-    """Sentences of like length, longest first, as many as the device takes at once.
+def batches(window: list[Numbered], width: int, most: int, one_length: bool) -> Iterator[Job]:
+    """Sentences of like or of one length, longest first, as many as the device takes at once.
 
     As many batches as there are lanes are alike: lanes go from step to step together, and the
     slowest would keep the others waiting.
@@ -126,8 +140,10 @@ def batches(window: list[Numbered], width: int, most: int) -> Iterator[Job]:
     waiting = sorted(window, key=lambda item: -len(item[1][0]))
     while waiting:
         longest = len(waiting[0][1][0])
-        fits = min(most, max(1, device.search_tokens() // longest))
+        fits = min(most, max(1, device.search_tokens() // max(1, longest)))
         size = width * max(n for n in ROWS if n <= fits)
+        if one_length:
+            size = min(size, sum(len(source) == longest for _, (source, _) in waiting))
         alike, waiting = waiting[:size], waiting[size:]
         for lane in range(min(width, len(alike))):
             numbers, sentences = zip(*alike[lane::width], strict=True)

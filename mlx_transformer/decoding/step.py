@@ -12,7 +12,7 @@ from mlx_transformer import device
 from mlx_transformer.blocks import KeysValues
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding import choose
-from mlx_transformer.decoding.cache import LayerSlots, layer_caches
+from mlx_transformer.decoding.cache import LayerSlots, Prompt, layer_caches
 from mlx_transformer.decoding.choose import Hypotheses, StepInputs
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
@@ -22,10 +22,14 @@ Caches = list[LayerSlots]  # by decoder layer
 
 
 class Memory(NamedTuple):
-    """What all steps read of the sources: kept per sentence, not per hypothesis."""
+    """What all steps read of the sources: kept per sentence, not per hypothesis.
+
+    A decoder alone has its prompt instead, whose keys and values are in its caches.
+    """
 
     layers: list[KeysValues]  # by decoder layer
     mask: mx.array | None  # (B,1,1,S) true at real tokens; None: all are
+    prompt: Prompt | None = None
 
 
 class SearchStep:
@@ -65,29 +69,31 @@ class SearchStep:
         hyps = hyps._replace(slots=choose.own_slots(hyps.slots, now.t, Q))
         # A single hypothesis sees its whole past. Uncompiled, the cache holds nothing else.
         alone = K == 1 and not self.compiled
-        layers = layer_caches(caches, hyps.slots, now.t, reach, Q, alone=alone)
+        prompt = memory.prompt
+        layers = layer_caches(caches, hyps.slots, now.t, reach, Q, prompt, alone=alone)
+        before = now.t if prompt is None else now.t + prompt.length - 1
         hidden = self.model.decode(
             hyps.tokens[:, :Q],
             memory.layers,
             memory.mask,
-            position=now.t - mx.arange(Q),  # the hypotheses stand side by side at position t
+            position=before - mx.arange(Q),  # the hypotheses stand side by side at one position
             caches=layers,
         )
         logits = self.model.logits(hidden).astype(mx.float32)
         logits = mx.broadcast_to(logits, (B, K, logits.shape[-1]))
-        ban_logits = self._ban_logits_now(hyps, now)
+        ban_logits = self._ban_logits_now(hyps, now, prompt)
         if self.options.renormalize:
             logits, ban_logits = logits + ban_logits, mx.zeros(())
         if forced is not None:
             logits, ban_logits = choose.certain(logits, ban_logits, forced)
         return self._choose(hyps, logits, ban_logits, now), [layer.slots for layer in layers]
 
-    def _ban_logits_now(self, hyps: Hypotheses, now: StepInputs) -> mx.array:
+    def _ban_logits_now(self, hyps: Hypotheses, now: StepInputs, prompt: Prompt | None) -> mx.array:
         """(V,) or (B,K,V)"""
         ban_logits, V, options = now.ban_logits, now.ban_logits.size, self.options
         if not (options.no_repeat_ngram or options.banned_phrases):
             return ban_logits
-        words, t = self._from_start(hyps.words, now.t)
+        words, t = self._from_start(hyps.words, now.t, prompt)
         if options.no_repeat_ngram:
             repeated = choose.repeats(words, t, options.no_repeat_ngram, V)
             ban_logits = mx.where(repeated, -mx.inf, ban_logits)
@@ -96,8 +102,15 @@ class SearchStep:
             ban_logits = mx.where(end, -mx.inf, ban_logits)
         return ban_logits
 
-    def _from_start(self, words: mx.array, t: mx.array) -> tuple[mx.array, mx.array]:
-        """The words with the start token before them, where it could be written once more."""
+    def _from_start(
+        self, words: mx.array, t: mx.array, prompt: Prompt | None
+    ) -> tuple[mx.array, mx.array]:
+        """The words with what stands before them and could be written once more: a prompt, or the
+        start token"""
+        if prompt is not None:
+            B, K, _ = words.shape
+            given = mx.broadcast_to(prompt.ids[:, None], (B, K, prompt.ids.shape[1]))
+            return mx.concatenate([given, words], axis=2), t + prompt.ids.shape[1]
         start = self.model.config.start_id
         if start in (None, self.model.config.eos_id):
             return words, t
@@ -126,7 +139,8 @@ def banned_logits(options: SearchOptions, config: ModelConfig, *, end: bool) -> 
     ban_logits = np.zeros(config.target_size, np.float32)
     ban_logits[list(options.banned)] = -np.inf
     if options.ban_padding:
-        ban_logits[config.pad_id] = -np.inf
+        if config.pad_id != config.eos_id:
+            ban_logits[config.pad_id] = -np.inf
         if config.start_id not in (None, config.eos_id):
             ban_logits[config.start_id] = -np.inf
     if end:

@@ -14,17 +14,15 @@ from typing import Any, NamedTuple, overload
 import mlx.core as mx
 import numpy as np
 
-from mlx_transformer import device
 from mlx_transformer.decoding.alignment import Link, cross_attention, join_attention, join_links
-from mlx_transformer.decoding.batch import Hypothesis, Ids, SearchBatch
+from mlx_transformer.decoding.batch import Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions, model_options
 from mlx_transformer.decoding.scoring import Score, score_pairs
-from mlx_transformer.decoding.search import FIRST_WINDOW, Search, Sentence, advance
+from mlx_transformer.decoding.search import FIRST_WINDOW, Sentence
 from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
-from mlx_transformer.errors import InputError
-from mlx_transformer.model import Transformer
+from mlx_transformer.decoding.writer import Writer
 from mlx_transformer.storage import default_model, load_to_compute
-from mlx_transformer.tokenizer import WORD_START, Tokenizer, load_tokenizer
+from mlx_transformer.tokenizer import WORD_START, load_tokenizer
 
 # Tokens of a sentence read at once. Some models take any number, but no machine has the memory.
 LONGEST = 4096
@@ -75,20 +73,13 @@ def load(directory: str | Path | None = None, dtype: mx.Dtype | None = None) -> 
     return Translator(model, load_tokenizer(path, model.config), model_options(path))
 
 
-class Translator:
+class Translator(Writer):
     """Translates texts; one text may be a word, a paragraph or many lines.
 
     `defaults` are the options of a search that is given none. Any number of threads may share one.
     """
 
-    def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, defaults: SearchOptions | None = None
-    ):
-        mx.eval(model.state)  # MLX arrays not computed yet belong to this thread: compute them here
-        self.model = model
-        self.tokenizer = tokenizer
-        self.defaults = defaults or SearchOptions()
-        self._search: Search | None = None
+    alone = None
 
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
         """The same model between these languages: its own codes, or what people call them."""
@@ -158,7 +149,7 @@ class Translator:
                     yield sentence.ids, [*sentence.start, *(begin if number == 0 else [])]
 
         found: list[list[Hypothesis]] = []
-        for results in self._searching(options).each(sentences(), window):
+        for results in self.searching(options).each(sentences(), window):
             found.append(results)
             while plans and len(plans[0].sentences) <= len(found):
                 plan = plans.popleft()
@@ -189,43 +180,16 @@ class Translator:
                 if place:
                     yield " "
                 whole = [*sentence.start, *begin]
-                with device.side_by_side(1, options.width):
-                    yield from self._stream_sentence(sentence.ids, options, whole)
+                found = yield from self.stream_ids(sentence.ids, options, whole)
+                if not found.complete:
+                    warn_of_cut(self.text(found.ids))
                 begin = []
-
-    def _stream_sentence(self, source: Ids, options: SearchOptions, begin: Ids) -> Iterator[str]:
-        batch = SearchBatch(self._searching(options).step, [source], [begin])
-        told = ""
-        while batch.open:
-            advance({0: batch})
-            if batch.open:
-                whole = self.text_so_far(batch.certain([0])[0])
-            else:
-                whole = self._text(batch.results[0][0].ids)
-            if whole.startswith(told) and whole != told:
-                yield whole[len(told) :]
-                told = whole
-        if not batch.results[0][0].complete:
-            warn_of_cut(told)
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """How probable each target is as the translation of its source."""
         tokenizer, eos = self.tokenizer, self.model.config.eos_id
         read, written = tokenizer.sources(sources, eos), tokenizer.targets(targets, eos)
         return score_pairs(self.model, read, written, given=len(tokenizer.frame.start))
-
-    def _searching(self, options: SearchOptions | None) -> Search:
-        """The search with these options, kept for the next call with the same."""
-        options = options or self.defaults
-        words = self.model.config.target_size
-        if not options.sample and options.beam > words:
-            raise InputError(
-                f"a beam of {options.beam:,} is wider than the {words:,} words of the model"
-            )
-        search = self._search  # another thread may put its own there at any time
-        if search is None or not search.fits(options):
-            search = self._search = Search(self.model, options)
-        return search
 
     def plan(self, text: str) -> Plan:
         """What there is to search for a text; `translation` puts the results together."""
@@ -272,11 +236,7 @@ class Translator:
         known = [i for i in ids if i != unknown]
         return any(token != WORD_START for token in self.tokenizer.source_tokens(known))
 
-    def text_so_far(self, ids: Ids) -> str:
-        """A character of several bytes is not there before its last byte."""
-        return self._text(ids).rstrip("\ufffd")
-
-    def _text(self, ids: Ids) -> str:
+    def text(self, ids: Ids) -> str:
         """Words of a sentence on one line, even if a model writes line feeds byte by byte"""
         return self.tokenizer.decode(ids).replace("\n", " ").replace("\r", " ")
 
@@ -294,7 +254,7 @@ class Translator:
 
     def _joined(self, plan: Plan, parts: Sequence[Hypothesis], attention: bool) -> Translation:
         tokenizer, sentences = self.tokenizer, plan.sentences
-        texts = iter([self._text(part.ids) for part in parts])
+        texts = iter([self.text(part.ids) for part in parts])
         lines = [" ".join(filter(None, (next(texts) for _ in line))) for line in plan.lines]
         source_tokens = [tokenizer.source_tokens(each.ids[each.own]) for each in sentences]
         pairs = list(zip(sentences, parts, strict=False))

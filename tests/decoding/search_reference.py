@@ -25,13 +25,18 @@ class Judge:
         new = [words for words in hypotheses if words not in self.known]
         if not new:
             return
-        start = self.model.config.start_id or 0
-        target = mx.array([[start, *words] for words in new])
-        source = mx.array([list(self.source)] * len(new))
-        logits = np.array(self.model(source, target))[:, -1].astype(np.float64)
+        logits = np.array(self.logits(new))[:, -1].astype(np.float64)
         top = logits.max(axis=-1, keepdims=True)
         logp = logits - top - np.log(np.exp(logits - top).sum(axis=-1, keepdims=True))
         self.known.update(zip(new, logp, strict=True))
+
+    def logits(self, hypotheses: list[Words]) -> mx.array:
+        """(B,T,V); to a decoder alone the source is a prompt"""
+        if self.model.config.alone == "decoder":
+            return self.model(mx.array([[*self.source, *words] for words in hypotheses]))
+        start = self.model.config.start_id or 0
+        target = mx.array([[start, *words] for words in hypotheses])
+        return self.model(mx.array([list(self.source)] * len(hypotheses)), target)
 
     def __call__(self, words: Words) -> np.ndarray:
         self.ask([words])
