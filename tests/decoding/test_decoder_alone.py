@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from mlx.utils import tree_flatten
 
+from mlx_transformer import device
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import score_texts
 from mlx_transformer.decoding.search import search
@@ -15,7 +16,6 @@ from mlx_transformer.model import Transformer
 from mlx_transformer.storage import load_model, save_model
 from tests.decoding.random_models import random_model
 from tests.decoding.search_reference import Judge, beam_search, greedy_search, paper_penalty
-from tests.gpu import looks_like_gpu
 
 PROMPTS = [[1, 5, 6], [1, 7, 8], [1], [9, 4, 3, 3, 3, 8, 10], [4, 3, 6]]
 NEVER = {0, 1}  # padding and the start
@@ -59,7 +59,7 @@ def test_a_compiled_search_gives_the_same() -> None:
     model, options = decoder(7, positions="learned"), SearchOptions(beam=3, max_tokens=8)
     prompts = PROMPTS[:2]  # of one length: one shape to compile
     expected = search(model, prompts, options)
-    with looks_like_gpu():
+    with device.as_gpu():
         found = search(model, prompts, options)
     assert [[h.ids for h in each] for each in found] == [[h.ids for h in each] for each in expected]
 
