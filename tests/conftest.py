@@ -2,6 +2,7 @@
 
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -10,8 +11,10 @@ from hypothesis import HealthCheck, settings
 from mlx_transformer import device  # loads OpenBLAS, which must come before MLX and PyTorch
 from tests.needs import missing
 
-# Tests assert results, not times: a busy machine is no failure.
-settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Tests assert results, not times: a busy machine is no failure. The devices below may stay the same
+# for all examples of a test.
+WARNINGS = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+settings.register_profile("project", deadline=None, suppress_health_check=WARNINGS)
 settings.load_profile("project")
 
 # A shell starts background jobs deaf to Ctrl-C, and what the tests start would inherit it.
@@ -32,4 +35,18 @@ def multi30k() -> Path:
 def gpu() -> Iterator[None]:
     """The test runs every GPU branch, computed by the CPU."""
     with device.as_gpu():
+        yield
+
+
+@pytest.fixture(params=["cpu", "gpu"])
+def any_device(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The test runs twice: as on a CPU, and with every GPU branch."""
+    with device.as_gpu() if request.param == "gpu" else nullcontext():
+        yield
+
+
+@pytest.fixture
+def any_device_uncompiled(any_device: None) -> Iterator[None]:
+    """For searches: here a GPU's would each be compiled for seconds, by the compiler of a CPU."""
+    with device.uncompiled() if device.is_gpu() else nullcontext():
         yield

@@ -67,15 +67,20 @@ def test_a_gpu_and_a_cpu_compute_the_same_loss_and_gradients(T: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("options", [GREEDY, BEAM, SAMPLES])
-def test_a_gpu_and_a_cpu_find_the_same_translations(options: SearchOptions) -> None:
+@pytest.mark.parametrize(
+    ("options", "prefixes"),
+    [(GREEDY, None), (BEAM, None), (SAMPLES, None), (BEAM, [[5], [6, 7], []])],
+)
+def test_a_gpu_and_a_cpu_find_the_same_translations(
+    options: SearchOptions, prefixes: list[list[int]] | None
+) -> None:
     """On a GPU the step is compiled, lengths are rounded up, and there is one lane."""
     model = random_model(3, eos_bias=1.0, vocab_size=30)
     r = np.random.default_rng(3)
     sources = [random_source(r, model, int(r.integers(0, 12))) for _ in range(3)]
-    expected = search(model, sources, options)
+    expected = search(model, sources, options, prefixes)
     with device.as_gpu():
-        found = search(model, sources, options)
+        found = search(model, sources, options, prefixes)
     assert [[h.ids for h in hs] for hs in found] == [[h.ids for h in hs] for hs in expected]
 
 

@@ -72,6 +72,7 @@ def close(a: mx.array, b: mx.array, tolerance: float = 1e-5) -> bool:
     return np.allclose(np.array(a), np.array(b), atol=tolerance, rtol=tolerance)
 
 
+@pytest.mark.usefixtures("any_device")
 @every_variant
 def test_padding_changes_nothing_at_real_positions(config):
     model = make(config)
@@ -81,6 +82,7 @@ def test_padding_changes_nothing_at_real_positions(config):
     assert close(model(source, target), model(wider, longer)[:, :4])
 
 
+@pytest.mark.usefixtures("any_device")
 def test_a_row_of_padding_alone_stays_finite_and_gives_finite_gradients():
     model = make(CONFIG)
     source = mx.array([[5, 6, 2], [0, 0, 0]])
@@ -93,6 +95,7 @@ def test_a_row_of_padding_alone_stays_finite_and_gives_finite_gradients():
     assert all(mx.isfinite(g).all().item() for _, g in tree_flatten(gradients))
 
 
+@pytest.mark.usefixtures("any_device")
 @every_variant
 def test_the_order_of_a_batch_changes_nothing(config):
     model = make(config)
@@ -101,6 +104,7 @@ def test_the_order_of_a_batch_changes_nothing(config):
     assert close(model(source, target)[order], model(source[order], target[order]))
 
 
+@pytest.mark.usefixtures("any_device")
 @every_variant
 def test_the_future_changes_nothing_and_the_past_does(config):
     model = make(config)
@@ -114,6 +118,7 @@ def test_the_future_changes_nothing_and_the_past_does(config):
         assert not close(before[:, position], after[:, position], 1e-3)
 
 
+@pytest.mark.usefixtures("any_device")
 def test_every_source_word_reaches_every_target_position():
     model = make(CONFIG)
     source, target = ids(CONFIG, 1, 6), ids(CONFIG, 1, 4, seed=2)
@@ -125,6 +130,7 @@ def test_every_source_word_reaches_every_target_position():
         assert (difference > 1e-4).all().item()
 
 
+@pytest.mark.usefixtures("any_device")
 @every_variant
 def test_gradients_with_checkpointing_equal_those_without_dropout_on(config):
     model = make(replace(config, dropout=0.3))
@@ -181,6 +187,7 @@ def test_dropout_is_at_the_papers_places(monkeypatch):
     assert len({key for _, _, key in sites}) == len(sites), "two places share a mask"
 
 
+@pytest.mark.usefixtures("any_device")
 def test_the_output_is_random_with_a_key_and_only_with_a_key():
     model = make(CONFIG)
     source, target = ids(CONFIG, 2, 5), ids(CONFIG, 2, 4, seed=2)
@@ -203,6 +210,7 @@ def test_the_mean_over_dropout_masks_of_one_residual_is_the_value_without():
     assert close(drawn.mean(axis=0), x + mx.sin(normed), 0.06)
 
 
+@pytest.mark.usefixtures("any_device")
 @every_variant
 def test_attention_maps_equal_a_plain_softmax_and_the_fused_pass(config):
     model = make(config)
@@ -218,6 +226,7 @@ def test_attention_maps_equal_a_plain_softmax_and_the_fused_pass(config):
         assert mx.all(mx.triu(weights, 1) == 0).item()
 
 
+@pytest.mark.usefixtures("any_device")
 def test_self_attention_equals_numpy():
     """Section 3.2 written out head by head."""
     config = replace(CONFIG, d_k=24, d_v=8)
@@ -275,6 +284,7 @@ def test_a_saved_model_loads_bit_for_bit(config, tmp_path):
     }
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("bits", [4, 8])
 def test_dequantised_matrices_compute_what_the_quantised_ones_do(bits):
     config = replace(CONFIG, d_model=64, quantization=bits)

@@ -40,6 +40,7 @@ def test_json_of_presets(quick, capsys):
     ]
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.slow
 def test_table_of_a_quantised_model(quick, tmp_path, capsys):
     directory = tmp_path / "four-bits"

@@ -68,6 +68,7 @@ def test_another_precision(dtype, directory, tmp_path):
     assert (tmp_path / "out" / "tokenizer.model").read_bytes() == tokenizer
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 @pytest.mark.parametrize("bits", [8, 4])
 def test_a_quantised_model(bits, directory, tmp_path):
     convert(directory, tmp_path / "out", bits=bits)
@@ -116,6 +117,7 @@ def test_a_quantised_model_loads_as_it_was_saved_and_cannot_be_quantised_again(d
     assert not (tmp_path / "c").exists()
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 def test_a_quantised_model_translates(directory, tmp_path):
     convert(directory, tmp_path / "out", bits=8)
     texts = ["a man runs", "two dogs", ""]

@@ -28,6 +28,7 @@ def test_top_k_is_the_head_of_a_sort(seed: int, N: int, k: int, with_barred: boo
     assert all(len(set(row)) == k for row in indices)
 
 
+@pytest.mark.usefixtures("any_device")
 @given(seeds, st.floats(0.01, 50))
 def test_logsumexp_is_exact_to_float32(seed: int, spread: float) -> None:
     x = np.random.default_rng(seed).normal(0, spread, (4, 1000)).astype(np.float32)

@@ -87,6 +87,7 @@ def differences(seed: int) -> int:
     return wrong
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 @pytest.mark.parametrize("first", range(0, 60, 20))
 def test_beam_search_equals_plain_python(first: int) -> None:
     assert sum(differences(seed) for seed in range(first, first + 20)) == 0
@@ -98,6 +99,7 @@ def test_beam_search_equals_plain_python_on_the_rest_of_500_cases(first: int) ->
     assert sum(differences(seed) for seed in range(first, first + 44)) == 0
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 @pytest.mark.parametrize("seed", range(10))
 def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int) -> None:
     """Three ordinary words, at most four tokens: 27 stems fit a beam of 81."""
@@ -110,6 +112,7 @@ def test_a_wide_beam_finds_what_exhaustive_search_finds(seed: int) -> None:
     np.testing.assert_allclose([h.score for h in found], [s for _, s in expected], atol=1e-3)
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 @settings(max_examples=25)
 @given(seeds)
 def test_beam_1_is_greedy(seed: int) -> None:
@@ -123,6 +126,7 @@ def test_beam_1_is_greedy(seed: int) -> None:
         assert found.score == pytest.approx(score, abs=1e-3)
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 @settings(max_examples=25)
 @given(seeds, st.integers(0, 4), st.integers(1, 3), st.booleans())
 def test_constraints_equal_those_of_the_reference(
@@ -152,6 +156,7 @@ def test_constraints_equal_those_of_the_reference(
     np.testing.assert_allclose([h.score for h in found], [s for _, s in expected], atol=1e-3)
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 @settings(max_examples=20)
 @given(seeds, st.sampled_from(["beam", "greedy", "sample"]))
 def test_batch_equals_single(seed: int, how: str) -> None:
@@ -192,6 +197,7 @@ def test_windows_and_lanes_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> No
     assert [h.ids for h, *_ in results] == [h.ids for h, *_ in search(model, sources, options)]
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 @settings(max_examples=20)
 @given(seeds, st.booleans())
 def test_cached_equals_uncached(seed: int, sample: bool) -> None:
@@ -221,6 +227,7 @@ def test_nbest_is_sorted_and_distinct(seed: int, n: int) -> None:
         assert len({tuple(h.ids) for h in found}) == len(found) == n
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 def test_search_updates_with_the_model() -> None:
     """Validation during training: a search after an update sees the new weights."""
     model, other = random_model(1), random_model(2)

@@ -151,12 +151,14 @@ def test_alternatives_of_several_sentences_are_the_best_sums(translator: Transla
     np.testing.assert_allclose(found, every[:6], rtol=1e-4)
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 def test_a_translation_begins_with_its_prefix(translator: Translator) -> None:
     for options in MODES.values():
         found = translator.translate("five hundred and one", options, prefix="drei und")
         assert found.text.startswith("drei und")
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 def test_scores_are_those_of_one_pass_over_the_pair(translator: Translator) -> None:
     model, source = translator.model, [*translator.tokenizer.encode_source("one two six"), 2]
     (found,) = search(model, [source], SearchOptions(beam=4, nbest=4))
@@ -166,6 +168,7 @@ def test_scores_are_those_of_one_pass_over_the_pair(translator: Translator) -> N
     assert [score.tokens for score in scores] == [len(ids) for ids in targets]
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 def test_attention_is_the_mean_over_heads_and_last_layers(translator: Translator) -> None:
     text = "four hundred and seven"
     found = translator.translate(text, attention=True)

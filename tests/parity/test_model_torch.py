@@ -50,6 +50,7 @@ def random_batch(config: ModelConfig, B: int, S: int, T: int, seed: int):
     return source, target, np.arange(T) < target_lengths[:, None]
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("name", CONFIGS)
 @pytest.mark.parametrize(("B", "S", "T"), [(1, 1, 1), (3, 7, 5), (2, 40, 61), (2, 200, 200)])
 def test_logits_equal_pytorch(name, B, S, T):
@@ -63,6 +64,7 @@ def test_logits_equal_pytorch(name, B, S, T):
     assert difference < 1e-5 * np.abs(expected[real]).max()
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("name", CONFIGS)
 def test_gradients_equal_pytorch(name):
     config = CONFIGS[name]

@@ -20,6 +20,7 @@ from mlx_transformer.training.step import TrainStep, initial_state
 from tests.parity.torch_reference import torch_copy
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("logit_scale", [1.0, 0.3])

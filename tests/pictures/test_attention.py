@@ -37,6 +37,7 @@ def same(a, b) -> bool:
     return np.allclose(a, b, atol=2e-5)
 
 
+@pytest.mark.usefixtures("any_device")
 @every_variant
 def test_weights_equal_a_plain_softmax_in_numpy_with_and_without_padding(changes):
     model = random_model(3, **changes)
@@ -63,6 +64,7 @@ def test_weights_equal_a_plain_softmax_in_numpy_with_and_without_padding(changes
             assert np.allclose(batch.sum(-1), 1, atol=1e-5)
 
 
+@pytest.mark.usefixtures("any_device_uncompiled")
 @pytest.mark.parametrize("beam", [1, 4])
 def test_weights_equal_those_of_the_search_that_found_the_translation(beam, monkeypatch):
     """Every attention of a search over a padded batch is recorded, for all its hypotheses.

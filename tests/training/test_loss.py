@@ -32,6 +32,7 @@ def plain(hidden, weight, bias, targets, smoothing):
     return (losses * (targets != PAD)).sum()
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_equals_the_plain_loss_and_its_gradients(monkeypatch, smoothing, compiled):
@@ -54,6 +55,7 @@ def test_equals_the_plain_loss_and_its_gradients(monkeypatch, smoothing, compile
         assert np.allclose(ours, theirs, atol=2e-5)
 
 
+@pytest.mark.usefixtures("any_device")
 def test_validation_sums_are_those_of_training():
     hidden, weight, bias, targets = problem()
     measure = OutputLoss(PAD, 0.1, logit_scale=0.5)
@@ -78,6 +80,7 @@ def test_logits_of_any_size_are_exponentiated_safely(size):
     assert np.allclose(found.smoothed, plain(hidden * size, weight, bias, targets, 0.1), rtol=1e-5)
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.parametrize("dtype", [mx.bfloat16, mx.float16])
 def test_half_precision_products_keep_float32_sums_and_weight_gradients(dtype):
     hidden, weight, bias, targets = problem(tokens=400)

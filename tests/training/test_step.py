@@ -60,6 +60,7 @@ def distance(a, b):
     return np.abs(flat(a["parameters"]) - flat(b["parameters"])).max()
 
 
+@pytest.mark.usefixtures("any_device")
 def test_accumulated_micro_batches_equal_one_batch():
     whole = [[batch(seed=n)] for n in range(5)]
     parts = [halves(micro_batches[0]) for micro_batches in whole]
@@ -70,12 +71,14 @@ def test_accumulated_micro_batches_equal_one_batch():
     assert np.allclose(reported, reported_in_parts, rtol=1e-5)
 
 
+@pytest.mark.usefixtures("any_device")
 def test_padding_rows_and_columns_do_not_matter():
     arrays = batch()
     padded = tuple(mx.pad(a, [(0, 2), (0, 3)]) for a in arrays)
     assert distance(run([[arrays]] * 3)[0], run([[padded]] * 3)[0]) < 1e-5
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.slow
 def test_gradient_checkpointing_changes_nothing():
     config = replace(CONFIG, dropout=0.3)
@@ -150,6 +153,7 @@ def test_no_second_copy_of_the_weights_is_kept():
     assert mx.get_active_memory() - before < 3.2 * weights  # they, m and v
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision_learns_like_float32_with_float32_masters(dtype):
@@ -169,6 +173,7 @@ def test_half_precision_learns_like_float32_with_float32_masters(dtype):
     assert state["bad_step"].item() == 0
 
 
+@pytest.mark.usefixtures("any_device")
 @pytest.mark.slow
 def test_float16_overflow_lowers_the_scale_and_leaves_the_weights():
     training = replace(TRAINING, dtype="float16")
