@@ -17,7 +17,8 @@ from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
 from mlx_transformer.pictures.attention import KINDS, Attention, Kind, View, attention_of
 from mlx_transformer.pictures.attention_page import attention_page
-from mlx_transformer.pictures.plots import PICTURES, draw_attention
+from mlx_transformer.pictures.files import PICTURES
+from mlx_transformer.pictures.plots import draw_attention
 
 PAGE = ".html"
 

@@ -1,6 +1,7 @@
-"""`mlx-transformer plot`: training curves of runs, learning rates of recipes, position tables."""
+"""`mlx-transformer plot`: training curves, learning rates, position tables, architectures."""
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -8,13 +9,14 @@ import numpy as np
 
 from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show, tell
-from mlx_transformer.config import PRESETS, preset
+from mlx_transformer.config import PRESETS, ModelConfig, preset
 from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import printable
-from mlx_transformer.model import sinusoids
+from mlx_transformer.model import Transformer, sinusoids
+from mlx_transformer.pictures.architecture import draw_architecture
 from mlx_transformer.pictures.plots import draw_curves, draw_positions, draw_schedules
 from mlx_transformer.recipes import load_recipe
-from mlx_transformer.storage import load_model
+from mlx_transformer.storage import CONFIG_FILE, load_model
 from mlx_transformer.training.report import MetricsLog
 from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.schedule import make_schedule
@@ -25,14 +27,15 @@ POINTS = 1000  # of a learning rate
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Draw the training curves of one or several runs, the learning rate of recipes, or the\n"
-        "position table of a model, as a .png or .svg file."
+        "Draw the training curves of one or several runs, the learning rate of recipes, the\n"
+        "position table of a model, or its architecture, as a .png or .svg file."
     )
     parser.epilog = (
         "examples:\n"
         "  mlx-transformer plot runs/small runs/large --out compared.png\n"
         "  mlx-transformer plot --schedule numbers my-recipe.toml\n"
-        "  mlx-transformer plot --positions base"
+        "  mlx-transformer plot --positions base\n"
+        "  mlx-transformer plot --architecture weights/en-de --out figure1.png"
     )
     parser.add_argument("runs", metavar="RUN", nargs="*", help="directories of training runs")
     parser.add_argument(
@@ -42,16 +45,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "--positions", metavar="PRESET|DIR", help="the position table of a preset or a model"
     )
     parser.add_argument(
+        "--architecture",
+        metavar="PRESET|DIR",
+        nargs="?",
+        const="base",
+        help="the modules of a preset or a model with their sizes, as in the paper's figures 1 and "
+        "2 (default: base)",
+    )
+    parser.add_argument(
         "--out",
         metavar="FILE",
         type=Path,
-        help="the picture (default: curves.png in the first run; schedule.png or positions.png)",
+        help="the picture (default: curves.png in the first run, or schedule.png, positions.png, "
+        "architecture.png)",
     )
 
 
 def run(args: argparse.Namespace) -> None:
-    if sum(map(bool, (args.runs, args.schedule, args.positions))) != 1:
-        raise InputError("give one or several runs, or --schedule RECIPE, or --positions PRESET")
+    if sum(map(bool, (args.runs, args.schedule, args.positions, args.architecture))) != 1:
+        raise InputError(
+            "give one or several runs, or --schedule RECIPE, or --positions PRESET, or "
+            "--architecture PRESET"
+        )
     if args.runs:
         runs = {name: RunDirectory(Path(name)) for name in args.runs}
         out = args.out or runs[args.runs[0]].curves
@@ -60,9 +75,13 @@ def run(args: argparse.Namespace) -> None:
     elif args.schedule:
         out = args.out or Path("schedule.png")
         draw_schedules({printable(name): schedule(name) for name in args.schedule}, out)
-    else:
+    elif args.positions:
         out = args.out or Path("positions.png")
         draw_positions(positions(args.positions), out)
+    else:
+        out = args.out or Path("architecture.png")
+        model = architecture(args.architecture)
+        draw_architecture(model, printable(args.architecture), out)
     show(out)
 
 
@@ -78,9 +97,8 @@ def schedule(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 def positions(name: str) -> dict[str, np.ndarray]:
     """Tables (positions, d_model) by title: one for both stacks, or one each if learned."""
-    model = None
-    if name not in PRESETS and (directory := model_directory(Path(name))).is_dir():
-        model = load_model(directory, mx.float32)
+    directory = _directory(name)
+    model = load_model(directory, mx.float32) if directory else None
     config = model.config if model else preset(name)
     rows = slice(config.position_offset, config.position_offset + POSITIONS)
     if config.positions == "sinusoidal":
@@ -92,3 +110,18 @@ def positions(name: str) -> dict[str, np.ndarray]:
         "Learned positions of the encoder": np.array(model.source_embedding.positions)[rows],
         "Learned positions of the decoder": np.array(model.target_embedding.positions)[rows],
     }
+
+
+def architecture(name: str) -> Transformer:
+    """A preset or a model directory; the weights, which a drawing does not show, are not read."""
+    directory = _directory(name)
+    config = ModelConfig.load(directory / CONFIG_FILE) if directory else preset(name)
+    return Transformer(replace(config, quantization=None))
+
+
+def _directory(name: str) -> Path | None:
+    """Of a model; a preset has none."""
+    if name in PRESETS:
+        return None
+    directory = model_directory(Path(name))
+    return directory if directory.is_dir() else None

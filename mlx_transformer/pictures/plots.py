@@ -6,16 +6,13 @@ Every function takes words and numbers and writes a .png or .svg file. matplotli
 
 from __future__ import annotations
 
-import re
-import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.errors import InputError
 from mlx_transformer.pictures.attention import (
     SIDES,
     Attention,
@@ -25,6 +22,7 @@ from mlx_transformer.pictures.attention import (
     label,
     panels,
 )
+from mlx_transformer.pictures.files import DPI, FAINT, drawing, new_figure, save
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,38 +30,29 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
     from matplotlib.lines import Line2D
 
-PICTURES = (".png", ".svg")
-
 # Eight colours at least 12 apart (CIEDE2000) in normal, red-, green- and blue-blind vision, and 3:1
 # from white. Later heads repeat them with other dashes: two signs tell heads apart.
 COLORS = ("#0066DD", "#AA5511", "#118855", "#EE5588", "#BB8800", "#4499CC", "#554422", "#000000")
 DASHES: tuple[Any, ...] = ("solid", (0, (4, 1.5)), (0, (1, 1)), (0, (5, 1.5, 1, 1.5)))
-FAINT = "#767676"
 VISIBLE, NOTABLE = 0.02, 0.1  # the weight from which a line is drawn, and a word is black
 
-# Sizes in inches, but text in points.
+# Sizes in inches.
 CELL = 0.19  # of a heat map
 ROW = 0.24  # of a column of words
 SPAN = 2.4  # between two columns of words
 LETTER = 0.08  # the width of a usual one
-TEXT = 9
 MAPS_A_ROW = 4
-DPI = 144
-MAX_PIXELS = 2**16 - 1  # of either side, for matplotlib
-
-# Faces with the letters that matplotlib's own lacks, used where they are installed.
-MORE_FONTS = ("Arial Unicode MS", "Noto Sans CJK JP", "Noto Sans CJK SC", "WenQuanYi Zen Hei")
 
 
 def draw_attention(attention: Attention, path: Path, view: View) -> None:
     """Heat maps, one a head; or lines between words, as in figures 3 to 5 of the paper."""
     rows = panels(attention, view)
-    with _matplotlib(path):
+    with drawing(path):
         if view.lines or view.word is not None:
             figure = _bundles(rows, view.word)
         else:
             figure = _heat_maps([panel for row in rows for panel in row])
-        _save(figure, path)
+        save(figure, path)
 
 
 # Heat maps
@@ -73,7 +62,7 @@ def _heat_maps(rows: Sequence[Panel]) -> Figure:
     """The heads of a layer together, under its name."""
     columns = min(MAPS_A_ROW, max(len(panel.heads) for panel in rows))
     sizes = np.array([_maps_size(panel, columns) for panel in rows])
-    figure = _figure(sizes[:, 0].max(), sizes[:, 1].sum())
+    figure = new_figure(sizes[:, 0].max(), sizes[:, 1].sum())
     parts = figure.subfigures(len(rows), 1, height_ratios=sizes[:, 1], squeeze=False)
     for part, panel in zip(parts[:, 0], rows, strict=True):
         queries, keys = SIDES[panel.kind]
@@ -123,7 +112,7 @@ def _bundles(rows: Sequence[Sequence[Panel]], word: str | None) -> Figure:
     heights = [(1 + max(len(p.queries), len(p.keys))) * ROW + 0.4 for p in first]
     legend_columns = min(len(heads), int(width // 0.95))
     legend_height = -(-len(heads) // legend_columns) * 0.2 + 0.15
-    figure = _figure(width, sum(heights) + legend_height)
+    figure = new_figure(width, sum(heights) + legend_height)
     axes = figure.subplots(len(rows), columns, squeeze=False, height_ratios=heights)
     for ax in axes.flat:
         ax.set_axis_off()
@@ -214,12 +203,12 @@ def _sample(name: str, number: int) -> Line2D:
 
 def draw_positions(tables: Mapping[str, np.ndarray], path: Path) -> None:
     """Position tables (positions, d_model) by title, below each other."""
-    with _matplotlib(path):
+    with drawing(path):
         # A whole number of pixels a cell: otherwise columns of sines and cosines blur into waves
         # that are not there.
         rows, columns = (3 * size / DPI for size in next(iter(tables.values())).shape)
         width, height = columns + 1.6, len(tables) * (rows + 1)
-        figure = _figure(width, height)
+        figure = new_figure(width, height)
         figure.set_layout_engine(None)
         for i, (title, table) in enumerate(tables.items()):
             bottom = (len(tables) - 1 - i) * (rows + 1) + 0.6
@@ -234,19 +223,19 @@ def draw_positions(tables: Mapping[str, np.ndarray], path: Path) -> None:
             figure.colorbar(
                 image, cax=figure.add_axes(((columns + 0.75) / width, y, 0.15 / width, h))
             )
-        _save(figure, path)
+        save(figure, path)
 
 
 def draw_schedules(schedules: Mapping[str, tuple[np.ndarray, np.ndarray]], path: Path) -> None:
     """Learning rates by name: (steps, rates)."""
-    with _matplotlib(path):
-        figure = _figure(7, 4)
+    with drawing(path):
+        figure = new_figure(7, 4)
         ax = figure.subplots()
         for number, (steps, rates) in enumerate(schedules.values(), 1):
             color, dashes = style(number)
             ax.plot(steps, rates, color=color, linestyle=dashes)
         _finish_curves(figure, [ax], ["learning rate"], list(schedules))
-        _save(figure, path)
+        save(figure, path)
 
 
 # Title, kind of record and key of each panel that training curves can have.
@@ -273,10 +262,10 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> 
     }
     if not series:
         raise InputError("nothing to draw yet: no run has logged a step")
-    with _matplotlib(path):
+    with drawing(path):
         from matplotlib.ticker import LogLocator
 
-        figure = _figure(4 * min(len(series), 2), 3.2 * -(-len(series) // 2))
+        figure = new_figure(4 * min(len(series), 2), 3.2 * -(-len(series) // 2))
         axes = figure.subplots(-(-len(series) // 2), min(len(series), 2), squeeze=False).flat
         for ax, (title, each) in zip(axes, series.items(), strict=False):
             for number, points in enumerate(each, 1):
@@ -291,7 +280,7 @@ def draw_curves(runs: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> 
         for ax in axes[len(series) :]:
             ax.set_axis_off()
         _finish_curves(figure, axes[: len(series)], list(series), list(runs))
-        _save(figure, path)
+        save(figure, path)
 
 
 def _series(records: Sequence[Mapping[str, Any]], kind: str, key: str) -> np.ndarray:
@@ -317,54 +306,6 @@ def _finish_curves(
     figure.legend(handles=samples, loc="outside lower center", ncols=2, frameon=False)
 
 
-# Files
-
-
 def _length(tokens: Sequence[str]) -> float:
     """About the inches that the longest token takes."""
     return max(len(label(token)) for token in tokens) * LETTER
-
-
-def _figure(width: float, height: float) -> Figure:
-    from matplotlib.figure import Figure
-
-    if max(width, height) * DPI > MAX_PIXELS:
-        raise InputError("this is too much for one picture: choose fewer kinds, layers or heads")
-    return Figure(figsize=(width, height), layout="constrained")
-
-
-@contextmanager
-def _matplotlib(path: Path) -> Iterator[None]:
-    """matplotlib set up for words, and its complaints about letters made one sentence."""
-    if path.suffix.lower() not in PICTURES:
-        raise InputError(f"a picture ends in {' or '.join(PICTURES)}, not {path.name!r}")
-    try:
-        import matplotlib
-        from matplotlib import font_manager
-    except ModuleNotFoundError as error:
-        raise RunError(
-            f"a {path.suffix} picture needs matplotlib: pip install 'mlx-transformer[plots]'"
-        ) from error
-    installed = {font.name for font in font_manager.fontManager.ttflist}
-    more_fonts = [name for name in MORE_FONTS if name in installed]
-    settings: Any = {
-        "font.family": ["DejaVu Sans", *more_fonts, "sans-serif"],
-        "font.size": TEXT,
-        "axes.titlesize": TEXT + 1,
-        "figure.titlesize": TEXT + 1,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "text.parse_math": False,  # a word with dollars is no formula
-        "svg.fonttype": "none",  # words stay text, shown with the reader's fonts
-    }
-    with matplotlib.rc_context(settings), warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        yield
-    codes = {int(m[1]) for w in caught if (m := re.match(r"Glyph (\d+) ", str(w.message)))}
-    if codes and path.suffix.lower() == ".png":
-        letters = " ".join(map(chr, sorted(codes)))
-        warnings.warn(f"no font here has {letters} - an .svg or .html file shows it", stacklevel=3)
-
-
-def _save(figure: Figure, path: Path) -> None:
-    figure.savefig(path, dpi=DPI, bbox_inches="tight")

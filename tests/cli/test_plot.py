@@ -65,6 +65,14 @@ def test_schedules_and_positions_have_names_of_their_own(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == {"schedule.png", "positions.png"}
 
 
+def test_the_architecture_of_a_preset_or_a_model(tmp_path):
+    folder = write_model(tmp_path, d_ff=72)
+    done = command("--architecture", folder, "--out", tmp_path / "model.svg")
+    assert (done.returncode, done.stdout) == (0, f"{tmp_path / 'model.svg'}\n"), done.stderr
+    assert "w_1 32 → 72   w_2 72 → 32" in words(tmp_path / "model.svg")
+    assert command("--architecture", where=tmp_path).stdout == "architecture.png\n"
+
+
 def test_the_position_table_is_that_of_the_paper(tmp_path):
     [table] = positions("base").values()
     assert table.shape == (128, 512)
@@ -88,6 +96,7 @@ def test_learned_positions_are_those_of_both_stacks(tmp_path):
         (["nowhere"], "nowhere is no training run"),
         (["empty"], "nothing to draw yet"),
         (["--positions", "bass"], "did you mean 'base'"),
+        (["--architecture", "bass"], "did you mean 'base'"),
         (["--positions", "E-learned"], "are learned: give a trained model's directory"),
         (["--schedule", "nubmers"], "no recipe is called"),
         (["--positions", "base", "--out", "a.pdf"], "ends in .png or .svg, not 'a.pdf'"),
