@@ -4,17 +4,20 @@ Shapes are those of `model.py`.
 """
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import mlx.core as mx
 import mlx.nn as nn
+from mlx.utils import tree_map
 
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.device import Mask
 
+Layer = TypeVar("Layer", bound=nn.Module)
 Key = mx.array | None  # a random key: dropout is on
 KeysValues = tuple[mx.array, mx.array]  # (B,h,S,d_k), (B,h,S,d_v)
 Maps = list[mx.array] | None  # where attention weights are collected, if anywhere
@@ -101,3 +104,19 @@ def keyed(layer: nn.Module, key: Key, checkpointing: bool) -> Callable[..., mx.a
     """The layer with its key. Checkpointing must not see the key as something to differentiate."""
     bound = partial(layer, key=key)
     return nn.utils.checkpoint(layer, bound) if checkpointing else bound
+
+
+def laid_out_for_search(model: Layer) -> Layer:
+    """A model whose matrices lie as the device wants them in a search; the one given stays."""
+    model = twin(model)
+    for layer in model.modules():
+        if isinstance(layer, nn.Linear | nn.Embedding):
+            layer.weight = device.search_matrix(layer.weight)
+    return model
+
+
+def twin(layer: Layer) -> Layer:
+    """The same layers around the same arrays: what is replaced in one stays in the other."""
+    made = copy(layer)
+    dict.update(made, tree_map(twin, layer.children(), is_leaf=nn.Module.is_module))
+    return made

@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import mlx.core as mx
@@ -251,12 +251,9 @@ def side_by_side(count: int, rows: int | None = None) -> AbstractContextManager[
     return lanes.side_by_side(count, rows)
 
 
-def in_lane(lane: int, function: Callable[..., Result], *args: object) -> Result:
-    """function(*args), its operations in this lane; the first is where they would be anyway."""
-    if lane == 0:
-        return function(*args)
-    with mx.stream(lanes.stream(lane)):
-        return function(*args)
+def lane(number: int) -> AbstractContextManager[object]:
+    """Where operations are computed for as long as this lasts; lane 0 is where they are anyway."""
+    return nullcontext() if number == 0 else mx.stream(lanes.stream(number))
 
 
 def by_rows(function: Callable[..., Result], count: int, *batch: mx.array) -> list[Result]:
@@ -270,8 +267,11 @@ def by_rows(function: Callable[..., Result], count: int, *batch: mx.array) -> li
 
 def by_parts(function: Callable[..., Result], *columns: Sequence[object]) -> list[Result]:
     """The function of the first of each column, of the second, ... each in its lane."""
-    rows = enumerate(zip(*columns, strict=True))
-    return [in_lane(lane, function, *row) for lane, row in rows]
+    found = []
+    for number, row in enumerate(zip(*columns, strict=True)):
+        with lane(number):
+            found.append(function(*row))
+    return found
 
 
 def launch_early(x: mx.array, rows: int) -> None:

@@ -5,10 +5,9 @@ import os
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO, TypeVar
+from typing import TextIO
 
 import mlx.core as mx
 import mlx.nn as nn
@@ -16,7 +15,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from mlx_transformer import device
-from mlx_transformer.blocks import Linear
+from mlx_transformer.blocks import Linear, laid_out_for_search
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.printable import shown
@@ -27,8 +26,6 @@ CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 QUANTIZATION_GROUP = 64
 WEIGHTS = Path(__file__).parent / "weights"  # in a checkout a link to its `weights`
 SHIPPED = ("en-de", "de-en")
-
-Layer = TypeVar("Layer", bound=nn.Module)
 
 
 def shipped_models() -> list[Path]:
@@ -244,22 +241,6 @@ def load_to_compute(directory: Path, dtype: mx.Dtype | None = None) -> Transform
     model = load_model(directory, mx.float32)
     dequantize(model)
     return laid_out_for_search(model)
-
-
-def laid_out_for_search(model: Transformer) -> Transformer:
-    """A model whose matrices lie as the device wants them in a search; the one given stays."""
-    model = twin(model)
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Embedding):
-            layer.weight = device.search_matrix(layer.weight)
-    return model
-
-
-def twin(layer: Layer) -> Layer:
-    """The same layers around the same arrays: what is replaced in one stays in the other."""
-    made = copy(layer)
-    dict.update(made, tree_map(twin, layer.children(), is_leaf=nn.Module.is_module))
-    return made
 
 
 def quantize(model: Transformer, bits: int) -> None:

@@ -4,17 +4,17 @@ Several batches run side by side, each in a lane of its own.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 import mlx.core as mx
 
 from mlx_transformer import device
+from mlx_transformer.blocks import laid_out_for_search
 from mlx_transformer.decoding.batch import ROWS, Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.model import Transformer
-from mlx_transformer.storage import laid_out_for_search
 
 BATCH_HYPOTHESES = 2048  # a wide beam takes fewer sentences at a time
 FIRST_WINDOW, LAST_WINDOW = 256, 4096  # sentences sorted together
@@ -39,16 +39,12 @@ def search(
     return list(Search(model, options or SearchOptions()).each(sentences, window=None))
 
 
-@dataclass
-class Job:
+class Job(NamedTuple):
     """Sentences for one batch, and their numbers."""
 
-    numbers: list[int]
-    sentences: list[Sentence]
-
-    def start(self, step: SearchStep) -> SearchBatch:
-        sources, prefixes = zip(*self.sentences, strict=True)
-        return SearchBatch(step, sources, prefixes)
+    numbers: Sequence[int]
+    sources: Sequence[Ids]
+    prefixes: Sequence[Ids]
 
 
 class Search:
@@ -102,7 +98,8 @@ class Search:
         while True:
             free = [lane for lane in range(width) if lane not in busy]
             for lane, job in zip(free, waiting, strict=False):
-                busy[lane] = job, device.in_lane(lane, job.start, self.step)
+                with device.lane(lane):
+                    busy[lane] = job, SearchBatch(self.step, job.sources, job.prefixes)
             if not busy:
                 return
             advance({lane: batch for lane, (_, batch) in busy.items()})
@@ -114,10 +111,14 @@ class Search:
 
 def advance(batches: Mapping[int, SearchBatch]) -> None:
     """One step of each batch, each in its lane."""
-    # Launched all at once: MLX queues only some operations ahead.
-    mx.async_eval([device.in_lane(lane, batch.step) for lane, batch in batches.items()])
+    launched = []
     for lane, batch in batches.items():
-        device.in_lane(lane, batch.settle)
+        with device.lane(lane):
+            launched.append(batch.step())
+    mx.async_eval(launched)  # all at once: MLX queues only some operations ahead
+    for lane, batch in batches.items():
+        with device.lane(lane):
+            batch.settle()
 
 
 def jobs(
@@ -147,4 +148,4 @@ def batches(window: list[Numbered], width: int, most: int, one_length: bool) -> 
         alike, waiting = waiting[:size], waiting[size:]
         for lane in range(min(width, len(alike))):
             numbers, sentences = zip(*alike[lane::width], strict=True)
-            yield Job(list(numbers), list(sentences))
+            yield Job(numbers, *zip(*sentences, strict=True))

@@ -22,7 +22,7 @@ from mlx_transformer.decoding.search import FIRST_WINDOW, Sentence
 from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
 from mlx_transformer.decoding.writer import Writer
 from mlx_transformer.storage import default_model, load_to_compute
-from mlx_transformer.tokenizer import WORD_START, load_tokenizer
+from mlx_transformer.tokenizer import WORD_START, Tokenizer, load_tokenizer
 
 # Tokens of a sentence read at once. Some models take any number, but no machine has the memory.
 LONGEST = 4096
@@ -124,7 +124,9 @@ class Translator(Writer):
         begins with `prefix`. With `attention` it comes with its cross-attention and a word
         alignment.
         """
-        options = replace(options or self.defaults, **changes)
+        options = options or self.defaults
+        if changes:
+            options = replace(options, **changes)
         several = [texts] if isinstance(texts, str) else texts
         found = list(self.each(several, options, prefix=prefix, attention=attention, window=None))
         return found[0] if isinstance(texts, str) else found
@@ -199,30 +201,27 @@ class Translator(Writer):
         """A line as sentences, each within what the model can read."""
         if not (line := line.strip()):
             return []
-        longest = min(self.model.config.max_length, LONGEST)
-        config = self.model.config
         tokenizer, line = self.tokenizer.of_tagged(line)
-        frame, encode = tokenizer.frame, tokenizer.encode_source_batch
-
-        def fits(part: str) -> bool:
-            return len(frame.source(encode([part])[0], config.eos_id)) <= longest
-
-        sentences = split_sentences(line)
-        parts = [part for sentence in sentences for part in split_to_fit(sentence, fits)]
-        if len(parts) > len(sentences):
+        frame, eos = tokenizer.frame, self.model.config.eos_id
+        longest = min(self.model.config.max_length, LONGEST)
+        room = longest - len(frame.source([], eos))
+        parts = split_sentences(line)
+        encoded = tokenizer.encode_source_batch(parts)
+        if any(len(ids) > room for ids in encoded):
             warnings.warn(
                 f"a sentence is longer than the {longest} tokens the model can read, "
                 f"and was translated in parts: {line[:40]}...",
                 stacklevel=2,
             )
-        encoded = encode(parts)
+            parts = cut_to_fit(parts, tokenizer, room)
+            encoded = tokenizer.encode_source_batch(parts)
         if line and not any(self._is_known(ids) for ids in encoded):
             warnings.warn(f"the model knows nothing of this text: {line[:40]}", stacklevel=2)
         before = len(frame.before)
         return [
             SourceSentence(
                 part.strip(),
-                frame.source(ids, config.eos_id),
+                frame.source(ids, eos),
                 slice(before, before + len(ids)),
                 frame.start,
             )
@@ -286,6 +285,15 @@ def best_sums(found: Sequence[Sequence[Hypothesis]], n: int) -> list[list[Hypoth
         sums = [(total + one.score, i, one) for i, (total, _) in enumerate(best) for one in results]
         best = [(total, [*best[i][1], one]) for total, i, one in nlargest(n, sums, itemgetter(0))]
     return [choice for _, choice in best]
+
+
+def cut_to_fit(sentences: Sequence[str], tokenizer: Tokenizer, room: int) -> list[str]:
+    """Sentences of more than `room` tokens in parts"""
+
+    def fits(part: str) -> bool:
+        return len(tokenizer.encode_source(part)) <= room
+
+    return [part for sentence in sentences for part in split_to_fit(sentence, fits)]
 
 
 def warn_of_cut(text: str) -> None:

@@ -8,12 +8,13 @@ import numpy as np
 from mlx.utils import tree_flatten
 
 from mlx_transformer import device
+from mlx_transformer.blocks import twin
 from mlx_transformer.model import Transformer
 from mlx_transformer.model import dropout as drop
 from mlx_transformer.selfcheck.attention import HEAD_SIZES
 from mlx_transformer.selfcheck.finding import DTYPES, Finding, difference, on_both, tolerance
 from mlx_transformer.selfcheck.models import batch, made_up
-from mlx_transformer.storage import dequantize, quantize, twin
+from mlx_transformer.storage import dequantize, quantize
 from mlx_transformer.training.step import batch_loss
 
 # Metal has other kernels from 9 positions on, and a long sentence spans several of their blocks.

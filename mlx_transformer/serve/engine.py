@@ -131,13 +131,9 @@ class Running:
         self.open = dict(enumerate(units))  # by number in the batch
         self.is_late = all(unit.number >= FIRST_SENTENCES for unit in units)
         self.spent = spent  # its share of the device's time so far, in rows
-        self.batch = device.in_lane(
-            lane,
-            SearchBatch,
-            step,
-            [unit.sentence.ids for unit in units],
-            [unit.sentence.start for unit in units],
-        )
+        sentences = [unit.sentence for unit in units]
+        with device.lane(lane):
+            self.batch = SearchBatch(step, [s.ids for s in sentences], [s.start for s in sentences])
 
     def let_go(self) -> None:
         """Of sentences that nobody waits for any more"""

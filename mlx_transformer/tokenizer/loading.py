@@ -7,11 +7,10 @@ from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer import transformers_kinds
 from mlx_transformer.tokenizer.fairseq import FairseqSide
-from mlx_transformer.tokenizer.frame import Frame
 from mlx_transformer.tokenizer.languages import pair_of
 from mlx_transformer.tokenizer.moses import MosesBpe
 from mlx_transformer.tokenizer.pieces import MarianSide, SentencePieceSide
-from mlx_transformer.tokenizer.tags import OneWay, Tags
+from mlx_transformer.tokenizer.tags import Frame, OneWay, Tags
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
 from mlx_transformer.tokenizer.transformers_files import SETTINGS, read_settings
 from mlx_transformer.tokenizer.transformers_kinds import prefix_tags, read_vocab

@@ -6,10 +6,9 @@ from functools import cached_property
 from pathlib import Path
 
 from mlx_transformer.errors import InputError
-from mlx_transformer.tokenizer.frame import Frame
 from mlx_transformer.tokenizer.languages import find_language
 from mlx_transformer.tokenizer.sides import Side
-from mlx_transformer.tokenizer.tags import OneWay, Tags
+from mlx_transformer.tokenizer.tags import Frame, OneWay, Tags
 
 
 class Tokenizer:

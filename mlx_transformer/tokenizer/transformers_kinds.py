@@ -10,11 +10,18 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.untrusted import parse_json
 from mlx_transformer.tokenizer import language_names
 from mlx_transformer.tokenizer.characters import CharacterSide, WordSide
-from mlx_transformer.tokenizer.frame import Frame, Ids
 from mlx_transformer.tokenizer.pieces import VocabularySide
 from mlx_transformer.tokenizer.raw_bytes import ByteSide
 from mlx_transformer.tokenizer.sides import Side, load_sentencepiece
-from mlx_transformer.tokenizer.tags import LanguageBehind, LanguageIds, OneWay, Prefixes, Tags
+from mlx_transformer.tokenizer.tags import (
+    Frame,
+    Ids,
+    LanguageBehind,
+    LanguageIds,
+    OneWay,
+    Prefixes,
+    Tags,
+)
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
 from mlx_transformer.tokenizer.transformers_files import SENTENCEPIECE, SETTINGS, collect
 
