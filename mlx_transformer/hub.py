@@ -380,5 +380,6 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
             raise RunError(f"no space left on the disk for {name}: free some, try again") from error
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise RunError(
-            f"the hub cannot be reached for {name} ({reason}): what was done is kept, try again"
+            f"the hub cannot be reached for {name} ({reason}), and no such directory is here: "
+            "check the name, or try again (what was done is kept)"
         ) from error

@@ -147,7 +147,9 @@ def test_what_the_hub_does_not_have_is_said(server, tmp_path):
 
 def test_no_network_is_said(server, tmp_path):
     server.stop()
-    with pytest.raises(RunError, match="the hub cannot be reached for org/tiny-mt-en-de"):
+    with pytest.raises(
+        RunError, match=r"cannot be reached for org/tiny-mt-en-de .*no such directory"
+    ):
         hub.resolve("org/tiny-mt-en-de")
     assert not left_behind(tmp_path)
 

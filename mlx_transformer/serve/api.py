@@ -50,21 +50,32 @@ def make_app(
         )
     app.add_exception_handler(HTTPException, as_error)
     app.add_exception_handler(RefusedError, lambda _, error: error.response())
-    docs = describe.Descriptions(service)
+    routes, docs = Routes(service, metrics, api_key), describe.Descriptions(service)
+    app.post("/translate", **docs.translate)(routes.translate)
+    app.post("/stream", **docs.stream)(routes.stream)
+    app.post("/attention", **docs.attention)(routes.attention)
+    app.post("/detect", **docs.detect)(routes.detect)
+    app.get("/languages", **docs.languages)(routes.languages)
+    app.get("/health", **docs.health)(routes.health)
+    app.get("/frontend/settings", **docs.settings)(routes.settings)
+    app.get("/metrics", **docs.metrics)(routes.metrics)
+    for path, (name, media_type) in PAGE.items():
+        app.add_route(path, page_file(name, media_type))
+    return app
 
-    async def parameters(request: Request) -> Parameters:
-        given = await read_parameters(request, service.limits)
-        given.check_key(api_key)
-        return given
 
-    @app.post("/translate", **docs.translate)
-    async def translate(request: Request) -> JSONResponse:
-        answer = translated(service, await parameters(request))
+class Routes:
+    """A method a route: from a request to its answer."""
+
+    def __init__(self, service: Service, metrics: Metrics, api_key: str | None) -> None:
+        self._service, self._metrics, self._api_key = service, metrics, api_key
+
+    async def translate(self, request: Request) -> JSONResponse:
+        answer = translated(self._service, await self._parameters(request))
         return JSONResponse(await unless_gone(disconnected(request), answer))
 
-    @app.post("/stream", **docs.stream)
-    async def stream(request: Request) -> StreamingResponse:
-        events = streamed(service, await parameters(request))
+    async def stream(self, request: Request) -> StreamingResponse:
+        events = streamed(self._service, await self._parameters(request))
         first = await anext(events)  # what is wrong with the request is still a status
 
         async def lines() -> AsyncIterator[str]:
@@ -74,23 +85,20 @@ def make_app(
 
         return StreamingResponse(lines(), media_type="text/event-stream")
 
-    @app.post("/attention", **docs.attention)
-    async def show_attention(request: Request) -> Response:
-        given = await parameters(request)
-        found = await unless_gone(disconnected(request), attended(service, given))
+    async def attention(self, request: Request) -> Response:
+        given = await self._parameters(request)
+        found = await unless_gone(disconnected(request), attended(self._service, given))
         if given.format() == "text":
             return JSONResponse(attention.as_object(found))
         policy = {"Content-Security-Policy": attention.POLICY}
         return HTMLResponse(attention_page(found, View()), headers=policy)
 
-    @app.post("/detect", **docs.detect)
-    async def detect(request: Request) -> JSONResponse:
-        texts = (await parameters(request)).texts()
-        return JSONResponse(await service.detect("\n".join(texts.texts)))
+    async def detect(self, request: Request) -> JSONResponse:
+        texts = (await self._parameters(request)).texts()
+        return JSONResponse(await self._service.detect("\n".join(texts.texts)))
 
-    @app.get("/languages", **docs.languages)
-    async def languages() -> JSONResponse:
-        catalog = service.catalog
+    async def languages(self) -> JSONResponse:
+        catalog = self._service.catalog
         return JSONResponse(
             [
                 {"code": code, "name": language_name(code), "targets": catalog.targets(code)}
@@ -98,21 +106,19 @@ def make_app(
             ]
         )
 
-    @app.get("/health", **docs.health)
-    async def health() -> JSONResponse:
+    async def health(self) -> JSONResponse:
         return JSONResponse({"status": "ok"})
 
-    @app.get("/frontend/settings", **docs.settings)
-    async def settings() -> JSONResponse:
-        return JSONResponse(settings_of(service, api_key is not None))
+    async def settings(self) -> JSONResponse:
+        return JSONResponse(settings_of(self._service, self._api_key is not None))
 
-    @app.get("/metrics", **docs.metrics)
-    async def show_metrics() -> Response:
-        return PlainTextResponse(metrics.text(), media_type="text/plain; version=0.0.4")
+    async def metrics(self) -> Response:
+        return PlainTextResponse(self._metrics.text(), media_type="text/plain; version=0.0.4")
 
-    for path, (name, media_type) in PAGE.items():
-        app.add_route(path, page_file(name, media_type))
-    return app
+    async def _parameters(self, request: Request) -> Parameters:
+        given = await read_parameters(request, self._service.limits)
+        given.check_key(self._api_key)
+        return given
 
 
 def page_file(name: str, media_type: str) -> Callable[[Request], Response]:

@@ -148,6 +148,9 @@ def test_languages_are_swapped(page):
     page.evaluate("document.getElementById('source').value = 'auto'")
     page.evaluate("document.getElementById('source').onchange()")
     page.wait("document.getElementById('source').options[0].textContent === 'Detected: German'")
+    page.click("document.getElementById('swap')")  # knows the language that was detected
+    page.wait("document.getElementById('source').value === 'en'")
+    assert page.evaluate("document.getElementById('target').value") == "de"
 
 
 def test_text_is_shown_as_text(page):
@@ -162,11 +165,16 @@ def test_text_is_shown_as_text(page):
 
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 def test_it_fits_a_phone(page, tmp_path, dark):
-    page.screen(360, 740, dark)
     translated(page)
+    others = "document.querySelectorAll('#others button').length > 0"
+    page.click(f"{WORDS}[3]")  # on a wide screen, far to the right
+    page.wait(others)
+    page.press("Escape")
+    page.screen(360, 740, dark)
     assert page.evaluate("document.documentElement.scrollWidth") <= 360
     page.tap(f"{WORDS}[3]")
-    page.wait("document.querySelectorAll('#others button').length > 0")
+    page.wait(others)
+    assert page.evaluate("document.documentElement.scrollWidth") <= 360
     box = page.evaluate("document.getElementById('menu').getBoundingClientRect().toJSON()")
     assert box["left"] >= 0 and box["right"] <= 360
 

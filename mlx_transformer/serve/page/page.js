@@ -13,6 +13,7 @@ const state = {
   limit: Infinity,
   key: sessionStorage.getItem("key") ?? "",
   open: null, // the sentence whose menu is shown
+  detected: null, // the language the text was found to be in
 };
 
 function make(tag, properties = {}, ...children) {
@@ -231,11 +232,7 @@ async function openMenu(sentence) {
   sentence.element.classList.add("open");
   $("said").textContent = "Other ways to say it";
   $("others").replaceChildren();
-  $("menu").hidden = false;
-  const box = sentence.element.getBoundingClientRect();
-  $("menu").style.top = `${box.bottom + scrollY + 6}px`;
-  const left = Math.min(box.left, innerWidth - $("menu").offsetWidth - 12);
-  $("menu").style.left = `${Math.max(12, left) + scrollX}px`;
+  placeMenu(sentence.element);
   try {
     const answer = await post("translate", { q: sentence.source, ...pair(), alternatives: 4 });
     const { translatedText, alternatives } = await answer.json();
@@ -243,6 +240,16 @@ async function openMenu(sentence) {
   } catch (error) {
     $("said").textContent = error.message;
   }
+}
+
+// Below the sentence, and within the page, which is measured while the menu does not widen it.
+function placeMenu(element) {
+  const box = element.getBoundingClientRect(), room = document.documentElement.clientWidth - 12;
+  $("menu").hidden = false;
+  $("menu").style.left = 0;
+  const left = Math.max(12, Math.min(box.left, room - $("menu").offsetWidth));
+  $("menu").style.left = `${left + scrollX}px`;
+  $("menu").style.top = `${box.bottom + scrollY + 6}px`;
 }
 
 function showOthers(sentence, texts) {
@@ -302,22 +309,31 @@ function showTargets(wanted) {
   const targets = state.languages.filter(isTarget);
   $("target").replaceChildren(...targets.map(option));
   if (targets.some(({ code }) => code === wanted)) $("target").value = wanted;
-  const back = state.languages.find(({ code }) => code === $("target").value);
-  $("swap").disabled = !source || !back?.targets.includes(source.code);
   $("text").lang = source?.code ?? "";
   $("translation").lang = $("target").value;
   store("pair", pair());
+  showSwap();
+}
+
+// The language of the text, which may have been detected.
+const sourceLanguage = () => $("source").value === AUTO ? state.detected : $("source").value;
+
+function showSwap() {
+  const back = state.languages.find(({ code }) => code === $("target").value);
+  $("swap").disabled = back?.code === sourceLanguage() || !back?.targets.includes(sourceLanguage());
 }
 
 function showDetected(detected) {
   const language = detected && state.languages.find(({ code }) => code === detected.language);
   $("source").options[0].textContent = language
     ? `Detected: ${language.name}` : "Detect the language";
+  state.detected = language?.code ?? null;
+  showSwap();
 }
 
 function swap() {
-  const { source, target } = pair(), text = translation();
-  showLanguages({ source: target, target: source });
+  const text = translation();
+  showLanguages({ source: $("target").value, target: sourceLanguage() });
   if (text) $("text").value = text;
   grown();
   translate();
