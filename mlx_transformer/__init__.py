@@ -8,15 +8,17 @@ from mlx_transformer.cpu import startup
 if TYPE_CHECKING:
     from mlx_transformer.config import ModelConfig
     from mlx_transformer.decoding.options import SearchOptions
+    from mlx_transformer.decoding.pivot import Pivot
     from mlx_transformer.decoding.translator import Translation, Translator
     from mlx_transformer.errors import InputError
-    from mlx_transformer.hub import load
+    from mlx_transformer.installed import load
     from mlx_transformer.model import Transformer
 
 __version__ = "0.1.0"
 __all__ = [
     "InputError",
     "ModelConfig",
+    "Pivot",
     "SearchOptions",
     "Transformer",
     "Translation",
@@ -31,11 +33,12 @@ startup.prepare()
 _HOMES = {
     "InputError": "mlx_transformer.errors",
     "ModelConfig": "mlx_transformer.config",
+    "Pivot": "mlx_transformer.decoding.pivot",
     "SearchOptions": "mlx_transformer.decoding.options",
     "Transformer": "mlx_transformer.model",
     "Translation": "mlx_transformer.decoding.translator",
     "Translator": "mlx_transformer.decoding.translator",
-    "load": "mlx_transformer.hub",
+    "load": "mlx_transformer.installed",
 }
 
 

@@ -15,21 +15,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tqdm import tqdm
 
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
-from mlx_transformer.storage import WEIGHTS, built_aside, is_model_directory, shipped_models
+from mlx_transformer.storage import built_aside, is_model_directory, shipped_models
 from mlx_transformer.tokenizer import load_tokenizer
-from mlx_transformer.tokenizer.languages import find_language, pair_of
-
-if TYPE_CHECKING:
-    import mlx.core as mx
-
-    from mlx_transformer.decoding.translator import Translator
 
 NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 FACTS = "facts.json"
@@ -37,7 +31,7 @@ SIDE_FILES = (".json", ".model", ".spm", ".txt", ".yml", ".yaml")  # configs and
 Tell = Callable[[str], None]
 
 
-def _silent(_: str) -> None:
+def silent(_: str) -> None:
     """Whoever wants to hear about downloads passes a function of their own."""
 
 
@@ -47,7 +41,7 @@ class NoBar(tqdm):
 
 
 def resolve(
-    model: str | Path, dtype: str | None = None, *, tell: Tell = _silent, bar: type[tqdm] = NoBar
+    model: str | Path, dtype: str | None = None, *, tell: Tell = silent, bar: type[tqdm] = NoBar
 ) -> Path:
     """The model directory that `model` names; one that must be converted is, in this precision.
 
@@ -75,21 +69,7 @@ def resolve(
     return _keep(place, checkpoint, name.partition("/")[2], facts, dtype)
 
 
-def load(model: str | Path | None = None, dtype: "mx.Dtype | None" = None) -> "Translator":
-    """A translator from a model directory, a checkpoint that can be converted, or `org/name` on
-    the Hugging Face hub; by default the model that ships.
-
-    `dtype` is what it computes in; None: as stored, but on a CPU plain float32.
-    """
-    from mlx_transformer.decoding import translator
-
-    if model is None:
-        return translator.load(None, dtype)
-    name = None if dtype is None else str(dtype).removeprefix("mlx.core.")
-    return translator.load(resolve(model, name), dtype)
-
-
-def checkpoint_of(model: str | Path, *, tell: Tell = _silent, bar: type[tqdm] = NoBar) -> Path:
+def checkpoint_of(model: str | Path, *, tell: Tell = silent, bar: type[tqdm] = NoBar) -> Path:
     """What `model` names, as it was published: to be converted by hand."""
     found = None if Path(model).exists() else NAME.fullmatch(str(model))
     return Path(model) if found is None else fetch(found[1], found[2], tell=tell, bar=bar)
@@ -122,11 +102,6 @@ class Entry:
     sources: Sequence[str]  # languages, by the model's own codes
     targets: Sequence[str]
 
-    @property
-    def megabytes(self) -> float:
-        files = (path for path in self.model.resolve().rglob("*") if path.is_file())
-        return sum(path.stat().st_size for path in files) / 1e6
-
 
 def cache_directory() -> Path:
     home = os.environ.get("XDG_CACHE_HOME")
@@ -142,6 +117,12 @@ def cached() -> list[Entry]:
     """All models in the cache, by name."""
     found = [_entry(place) for place in sorted(cache_directory().glob("*"))]
     return [entry for entry in found if entry is not None]
+
+
+def megabytes(model: Path) -> float:
+    """What a model takes on the disk, a file or a folder"""
+    files = [model] if model.is_file() else model.resolve().rglob("*")
+    return sum(path.stat().st_size for path in files if path.is_file()) / 1e6
 
 
 def remove(name: str) -> list[Entry]:
@@ -221,72 +202,11 @@ def languages_of(model: Path) -> tuple[list[str], list[str]]:
     return list(tags.sources), list(tags.targets)
 
 
-# Found by language: what is on this machine already
-
-
-def find(source: str | None, target: str | None) -> Path | None:
-    """A model on this machine that translates in this direction only; None: any language."""
-    for path, (from_code, to_code) in installed():
-        if _names(source, from_code) and _names(target, to_code):
-            return path
-    return None
-
-
-def installed() -> Iterator[tuple[Path, tuple[str, str]]]:
-    """Models of one direction and their languages: those that ship and those beside them, what lies
-    in $MLX_TRANSFORMER_MODELS, the cache, Argos Translate's packages and fxtranslate's models."""
-    own = os.environ.get("MLX_TRANSFORMER_MODELS")
-    beside = [
-        path
-        for folder in (WEIGHTS, *([Path(own)] if own else []))
-        for path in sorted(folder.glob("*"))
-    ]
-    for path in dict.fromkeys([*shipped_models(), *beside]):
-        if path.is_dir() and (pair := _pair(path)):
-            yield path, pair
-    for entry in cached():
-        if len(entry.sources) == len(entry.targets) == 1:
-            yield entry.model, (entry.sources[0], entry.targets[0])
-    for path in sorted(_argos_packages().glob("*/metadata.json")):
-        said = read_json(path)
-        yield path.parent, (str(said.get("from_code")), str(said.get("to_code")))
-    for folder in _fxtranslate_models():
-        for path in sorted(folder.glob("*-*")):
-            if pair := pair_of(path.name):
-                yield path, pair
-
-
-def _pair(path: Path) -> tuple[str, str] | None:
-    sources, targets = languages_of(path) if is_model_directory(path) else ([], [])
-    if len(sources) == len(targets) == 1:
-        return sources[0], targets[0]
-    return pair_of(path.name) if _holds_checkpoint(path) else None
-
-
-def _argos_packages() -> Path:
-    data = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(os.environ.get("ARGOS_PACKAGES_DIR") or Path(data) / "argos-translate" / "packages")
-
-
-def _fxtranslate_models() -> list[Path]:
-    """Its cache on Linux and on a Mac"""
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folders = (Path(cache), Path.home() / "Library" / "Caches")
-    return [folder / "fxtranslate" / "models" for folder in folders]
-
-
-def _names(typed: str | None, code: str) -> bool:
-    try:
-        return typed is None or find_language(typed, [code]) == code
-    except InputError:
-        return False
-
-
 # The hub
 
 
 def fetch(
-    name: str, revision: str | None = None, *, tell: Tell = _silent, bar: type[tqdm] = NoBar
+    name: str, revision: str | None = None, *, tell: Tell = silent, bar: type[tqdm] = NoBar
 ) -> Path:
     """Download what it takes to convert this model; returns the folder of it in the hub's cache."""
     from huggingface_hub import HfApi, hf_hub_download
@@ -302,7 +222,7 @@ def fetch(
     return Path(path).parent
 
 
-def upload(directory: Path, name: str, *, tell: Tell = _silent) -> str:
+def upload(directory: Path, name: str, *, tell: Tell = silent) -> str:
     """Put a model directory on the hub under this name; returns its address."""
     from huggingface_hub import HfApi
 

@@ -22,6 +22,7 @@ FLOORS = (
     {"data"},
     {"training", "decoding", "convert", "pictures"},
     {"hub", "benchmark", "selfcheck"},
+    {"installed"},
     {"serve"},
     {"cli"},
     {"__main__"},

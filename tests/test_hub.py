@@ -13,7 +13,7 @@ from mlx_transformer.__main__ import main
 from mlx_transformer.convert.export_marian import export_marian
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError, RunError
-from mlx_transformer.hub import load
+from mlx_transformer.installed import load
 from mlx_transformer.storage import load_model, named_parameters
 from mlx_transformer.tokenizer import load_tokenizer
 from tests.hub_server import COMMIT, HubServer

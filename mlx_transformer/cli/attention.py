@@ -6,7 +6,7 @@ from itertools import chain
 from pathlib import Path
 
 from mlx_transformer.cli.lines import standard_input
-from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
+from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_model
 from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import notes
 from mlx_transformer.cli.sentences import naming_output
@@ -71,7 +71,7 @@ def run(args: argparse.Namespace) -> None:
     text = standard_input().read().strip() if args.text == "-" else args.text
     if not text.strip():
         raise InputError("there is no text to translate")
-    translator = open_translator(args)
+    translator = open_model(args)
     with notes():
         if args.target is None:
             attention = attend(translator, text)
@@ -93,7 +93,7 @@ def attend_to(translator: Translator, text: str, target: str) -> Attention:
 def attend(translator: Translator, text: str, options: SearchOptions | None = None) -> Attention:
     """What the model attends to as it translates the text, sentence by sentence."""
     model, tokenizer = translator.model, translator.tokenizer
-    plan = translator.plan(text)
+    plan = translator.plan(text, options)
     sources = [sentence.ids for sentence in plan.sentences]
     found = search(model, sources, options, [sentence.start for sentence in plan.sentences])
     parts = []

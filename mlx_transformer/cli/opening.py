@@ -12,8 +12,10 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.storage import default_model
 
 if TYPE_CHECKING:
+    from mlx_transformer.decoding.pivot import Pivot
     from mlx_transformer.decoding.translator import Translator
 
+Named = tuple[Path | None, "Translator | Pivot"]  # the model, or None for two in a row
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -61,20 +63,31 @@ def load_translator(model: Path, dtype: str | None = None) -> "Translator":
     return load(model_directory(model, dtype), getattr(mx, dtype) if dtype else None)
 
 
-def open_translator(args: argparse.Namespace, *, checked: bool = True) -> "Translator":
-    """The translator that the flags ask for; `checked`: with the languages that it needs."""
-    return open_model(args, checked=checked)[1]
+def open_translator(args: argparse.Namespace) -> "Translator | Pivot":
+    """The translator that the flags ask for, with the languages that it needs."""
+    return open_named(args)[1]
 
 
-def open_model(args: argparse.Namespace, *, checked: bool = True) -> tuple[Path, "Translator"]:
-    """The model that the flags ask for, and its translator."""
+def open_model(args: argparse.Namespace) -> "Translator":
+    """As `open_translator`, for what only a single model can do"""
+    from mlx_transformer.decoding.translator import Translator
+
+    translator = open_translator(args)
+    if not isinstance(translator, Translator):
+        raise InputError("these languages take two models in a row: name one of them with --model")
+    return translator
+
+
+def open_named(args: argparse.Namespace, *, checked: bool = True) -> Named:
+    """`checked`: the languages that a model needs are there."""
     model, languages = args.model, (args.source_language, args.target_language)
     if args.reverse and any(languages):
         languages = languages[::-1]
     elif args.reverse:
         model = reverse_model(model or default_model())
-    if model is None:
-        model, languages = _found(*languages), (None, None)
+    if model is None and any(languages):
+        return find_translator(*languages, args.dtype)
+    model = model or default_model()
     translator = load_translator(model, args.dtype)
     if any(languages):
         translator = translator.between(*languages)
@@ -83,31 +96,25 @@ def open_model(args: argparse.Namespace, *, checked: bool = True) -> tuple[Path,
     return model, translator
 
 
-def _found(source: str | None, target: str | None) -> Path:
-    """The model on this machine for these languages, where no other is named."""
-    from mlx_transformer import hub
+def find_translator(source: str | None, target: str | None, dtype: str | None) -> Named:
+    """What this machine has for these languages; models that do not ship are told."""
+    import mlx.core as mx
 
-    if source is None and target is None:
-        return default_model()
-    path = hub.find(source, target)
-    if path is None:
-        wanted = " ".join(
-            f"{word} {language}"
-            for word, language in (("from", source), ("to", target))
-            if language
-        )
-        raise InputError(
-            f"no model on this machine translates {wanted}: name one", options=["model"]
-        )
-    if path.parent != default_model().parent:
-        tell(f"translating with {path}")
-    return path
+    from mlx_transformer import installed
+
+    legs = installed.route(source, target)
+    if not legs:
+        raise installed.no_way(source, target)
+    if any(leg.model.owner != installed.SHIPPED for leg in legs):
+        tell(installed.described(legs))
+    translator = installed.open_route(legs, getattr(mx, dtype) if dtype else None, tell)
+    return legs[0].model.path if len(legs) == 1 else None, translator
 
 
 def reverse_model(model: Path) -> Path:
     """The model of the other direction: beside this one, elsewhere on this machine, or of like name
     on the hub."""
-    from mlx_transformer.hub import find
+    from mlx_transformer.installed import route
     from mlx_transformer.tokenizer.languages import pair_of
 
     name = model.resolve().name if model.exists() else model.name
@@ -118,7 +125,7 @@ def reverse_model(model: Path) -> Path:
     beside = model.resolve().parent / swapped if model.exists() else model.with_name(swapped)
     if not model.exists() or beside.exists():
         return beside
-    found = find(*reversed(pair))
-    if found is None:
+    legs = route(*reversed(pair))
+    if len(legs) != 1:
         raise InputError(f"there is no model {swapped} beside {model}, nor another on this machine")
-    return found
+    return legs[0].model.path

@@ -21,10 +21,16 @@ from prompt_toolkit.document import Document
 from prompt_toolkit.history import FileHistory
 
 from mlx_transformer.cli.attention_map import attention_map
-from mlx_transformer.cli.opening import load_translator, open_model, reverse_model
+from mlx_transformer.cli.opening import (
+    find_translator,
+    load_translator,
+    open_named,
+    reverse_model,
+)
 from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import notes
 from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.pivot import Pivot
 from mlx_transformer.decoding.sentences import split_sentences
 from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError, RunError
@@ -42,8 +48,8 @@ HELP = """\
 :top-k K          draw among the K most probable words          (now {top_k})
 :top-p P          draw among the top P of probability           (now {top_p})
 :model MODEL      load another model: a directory or a hub name (now {model})
-:from LANGUAGE    of the text, where the model knows several    (now {source})
-:to LANGUAGE      to translate into                             (now {target})
+:from LANGUAGE    of the text: of this model, or of another     (now {source})
+:to LANGUAGE      to translate into, by two models if need be   (now {target})
 :languages        which ones the model knows
 :reverse          the other direction: of the languages, or the model beside this one
 :attention        what the last sentence attended to
@@ -68,9 +74,10 @@ class Repl:
         self._timed = False
         self._text = ""  # the last that was translated
         self._written = ""  # its translation
-        self._take(*open_model(args, checked=False))
+        self._take(*open_named(args, checked=False))
 
-    def _take(self, model: Path, translator: Translator) -> None:
+    def _take(self, model: Path | None, translator: Translator | Pivot) -> None:
+        """A model, or two in a row"""
         self._model, self._translator = model, translator
         options = self._options_over(self._translator.defaults)
         self._options = replace(options, **self._changes)
@@ -81,7 +88,7 @@ class Repl:
             completer=CommandCompleter(list(self._commands())),
             complete_while_typing=False,
         )
-        show(f"{self._model.resolve().name}: type a text, or :help. Ctrl-D leaves.")
+        show(f"{self._title}: type a text, or :help. Ctrl-D leaves.")
         while True:
             try:
                 line = session.prompt("> ")
@@ -92,6 +99,21 @@ class Repl:
             if line.strip() in LEAVE:
                 return
             self._answer(line)
+
+    @property
+    def _title(self) -> str:
+        return self._model.resolve().name if self._model else self._direction
+
+    @property
+    def _direction(self) -> str:
+        return " to ".join(language or "-" for language in direction(self._translator))
+
+    @property
+    def _one(self) -> Translator:
+        """The model, for what two in a row cannot do"""
+        if isinstance(self._translator, Pivot):
+            raise InputError("these are two models in a row: :model takes one of them")
+        return self._translator
 
     def _answer(self, line: str) -> None:
         """Whatever goes wrong is one sentence, and the prompt comes back."""
@@ -128,7 +150,9 @@ class Repl:
             self._show_time(time.perf_counter() - start)
 
     def _show_time(self, seconds: float) -> None:
-        tokens = len(self._translator.tokenizer.encode_target(self._written))
+        writer = self._translator
+        writer = writer.second if isinstance(writer, Pivot) else writer
+        tokens = len(writer.tokenizer.encode_target(self._written))
         show(f"{tokens} tokens, {seconds * 1000:.0f} ms, {tokens / seconds:.0f} tokens/s")
 
     def _commands(self) -> dict[str, Callable[[str], None]]:
@@ -174,7 +198,7 @@ class Repl:
                 temperature=now.temperature,
                 top_k="all" if now.top_k is None else now.top_k,
                 top_p=now.top_p,
-                model=self._model,
+                model=self._model or self._title,
                 source=self._languages[0] or "-",
                 target=self._languages[1] or "-",
                 time=on_off(self._timed),
@@ -210,15 +234,28 @@ class Repl:
 
     @property
     def _languages(self) -> tuple[str | None, str | None]:
+        if isinstance(self._translator, Pivot):
+            return direction(self._translator)
         tokenizer = self._translator.tokenizer
         return tokenizer.source_language, tokenizer.target_language
 
     def _set_languages(self, source: str | None, target: str | None) -> None:
-        self._translator = self._translator.between(source, target)
-        show(" to ".join(language or "-" for language in self._languages))
+        """Of the model, if it knows them; else of what this machine has for them"""
+        known = direction(self._translator)
+        pair = source or known[0], target or known[1]
+        if isinstance(self._translator, Pivot):
+            self._take(*find_translator(*pair, self._dtype))
+        else:
+            try:
+                self._translator = self._translator.between(source, target)
+            except InputError:
+                if not all(known):  # a model of several languages
+                    raise
+                self._take(*find_translator(*pair, self._dtype))
+        show(self._direction)
 
     def _show_languages(self) -> None:
-        tags = self._translator.tokenizer.tags
+        tags = self._one.tokenizer.tags
         if not tags.targets:
             raise InputError("the model does not say its languages")
         for word, codes in (("from", tags.sources), ("to", tags.targets)):
@@ -230,7 +267,7 @@ class Repl:
         source, target = self._languages
         if source is not None or target is not None:
             self._set_languages(target, source)
-        else:
+        elif self._model:
             self._set_model(str(reverse_model(self._model)))
 
     def _attention(self, file: str) -> None:
@@ -240,12 +277,12 @@ class Repl:
             from mlx_transformer.cli.attention import attend, draw
             from mlx_transformer.pictures.attention import View
 
-            attention = attend(self._translator, self._text, self._options)
+            attention = attend(self._one, self._text, self._options)
             draw(attention, Path(file).expanduser(), View())
             show(file)
         else:
             *others, last = split_sentences(self._text)
-            found = self._translator.translate(last, self._options, attention=True)
+            found = self._one.translate(last, self._options, attention=True)
             show(attention_map(found, shutil.get_terminal_size().columns))
             if others:
                 show(f"(the last of {len(others) + 1} sentences; :attention FILE draws them all)")
@@ -253,7 +290,7 @@ class Repl:
     def _score(self, target: str) -> None:
         if not self._text:
             raise InputError("translate a text first, then :score another translation of it")
-        (score,) = self._translator.score([self._text], [target or self._written])
+        (score,) = self._one.score([self._text], [target or self._written])
         show(f"log-probability {score.logp:.3f}, perplexity {score.perplexity:.3f}")
 
     def _toggle_time(self) -> None:
@@ -274,6 +311,16 @@ class CommandCompleter(Completer):
             yield from self._commands.get_completions(document, event)
         elif command in TAKE_PATHS:
             yield from self._paths.get_completions(Document(path), event)
+
+
+def direction(translator: Translator | Pivot) -> tuple[str | None, str | None]:
+    """The languages it translates between: those chosen, or the only ones it knows"""
+    if isinstance(translator, Pivot):
+        return direction(translator.first)[0], direction(translator.second)[1]
+    tokenizer, tags = translator.tokenizer, translator.tokenizer.tags
+    source = tokenizer.source_language or (tags.sources[0] if len(tags.sources) == 1 else None)
+    target = tokenizer.target_language or (tags.targets[0] if len(tags.targets) == 1 else None)
+    return source, target
 
 
 Number = TypeVar("Number", int, float)

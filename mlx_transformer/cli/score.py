@@ -6,7 +6,7 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from mlx_transformer.cli.lines import Lines
-from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
+from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_model
 from mlx_transformer.cli.output import show, to_json
 from mlx_transformer.errors import InputError
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     sources, targets = pairs(args)
-    scores = open_translator(args).score(sources, targets)
+    scores = open_model(args).score(sources, targets)
     total = reduce(add, scores)
     if args.json:
         show(to_json({"pairs": [*map(as_object, scores)], "total": as_object(total)}))

@@ -197,6 +197,12 @@ def _adds(source: Source, what: str) -> bool:
     return source.checkpoint.fields("ctranslate2").flag(f"add_source_{what}", default=flag)
 
 
+def generation(source: Source) -> dict[str, Any]:
+    """As Argos Translate searches; CTranslate2 itself leaves it to whoever calls it."""
+    is_argos = bool(source.checkpoint.fields("argos"))
+    return {"beam": 4, "alpha": 0.2, "length_penalty": "plain"} if is_argos else {}
+
+
 # The tokenizer
 
 
@@ -297,4 +303,5 @@ FAMILY = Family(
     settings=settings,
     original=plain_pass("ctranslate2", TENSOR_NAMES),
     vocabulary=vocabulary,
+    generation=generation,
 )

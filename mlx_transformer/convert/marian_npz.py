@@ -26,6 +26,8 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.untrusted import read_json
 
 CONFIG = "special:model.yml"
+MAX_CONFIG_BYTES = 1 << 16  # of what lies beside
+UNKNOWN = 1  # in every vocabulary; Marian never writes it
 
 
 def linear(ours: str, *theirs: str) -> Table:
@@ -148,12 +150,31 @@ def _check_supported(config: Mapping[str, str]) -> None:
 
 
 def config_of(source: Source) -> dict[str, str]:
-    """The plain `name: value` lines of the YAML text that Marian keeps in the file."""
+    """The YAML text that Marian keeps in the file"""
     if not source.has(CONFIG):
         raise InputError(f"the file has no {CONFIG}, so it does not say what model it is")
-    text = source.tensors[CONFIG].numpy().tobytes().rstrip(b"\0").decode("utf-8", "replace")
+    text = source.tensors[CONFIG].numpy().tobytes().rstrip(b"\0")
+    return plain_lines(text.decode("utf-8", "replace"))
+
+
+def plain_lines(text: str) -> dict[str, str]:
+    """The plain `name: value` lines of YAML"""
     lines = re.findall(r"^([\w-]+):[ \t]*(.*?)[ \t\r]*$", text, re.MULTILINE)
     return {name: value.strip("\"'") for name, value in lines}
+
+
+def generation(source: Source) -> dict[str, Any]:
+    """How its decoder's config says that it is run; students with an SSRU are read greedily."""
+    files = sorted(source.checkpoint.directory.glob("*.yml"))
+    texts = [file.read_bytes()[:MAX_CONFIG_BYTES].decode("utf-8", "replace") for file in files]
+    said = next((s for s in map(plain_lines, texts) if "beam-size" in s), {})
+    beam = said.get("beam-size", "1" if source.has("decoder_l1_rnn_W") else "")
+    options: dict[str, Any] = {"banned": [UNKNOWN], "length_penalty": "plain"}
+    if beam.isdecimal() and int(beam):
+        options["beam"] = int(beam)
+    if re.fullmatch(r"\d+(\.\d+)?", alpha := said.get("normalize", "")):
+        options["alpha"] = float(alpha)
+    return options
 
 
 def vocabulary(source: Source) -> Mapping[str, Path | bytes]:
@@ -259,4 +280,5 @@ FAMILY = Family(
     found=found,
     ignored=(CONFIG, r".*_QuantMultA"),  # how a processor rounds what it multiplies
     vocabulary=vocabulary,
+    generation=generation,
 )

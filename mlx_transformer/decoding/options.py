@@ -48,6 +48,8 @@ class SearchOptions:
     top_p: float = 1.0
     seed: int = 0
 
+    # A line is read sentence by sentence, as most models were trained; or as it is.
+    whole_lines: bool = False
     # None: as long as the source and 50 more, the paper's limit.
     max_tokens: int | None = None
     min_tokens: int = 0

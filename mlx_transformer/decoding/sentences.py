@@ -15,7 +15,7 @@ _ABBREVIATED = frozenset(ABBREVIATIONS.split())
 _END = re.compile(
     r"""
     (?P<mark> [.!?…]+ ) ["'”’»)\]]* \s+ (?= ["'“‘„«¿¡(\[]* (?P<next> \w ) )
-    | [。！？]+ [」』”]* \s*
+    | [。！？]+ (?: [」』”’）)] | ["'](?=\s|$) )* \s*
     """,
     re.VERBOSE,
 )

@@ -146,7 +146,7 @@ class Translator(Writer):
 
         def sentences() -> Iterator[Sentence]:
             for text in texts:
-                plans.append(self.plan(text))
+                plans.append(self.plan(text, options))
                 for number, sentence in enumerate(plans[-1].sentences):
                     yield sentence.ids, [*sentence.start, *(begin if number == 0 else [])]
 
@@ -175,7 +175,7 @@ class Translator(Writer):
         """
         options = replace(options or self.defaults, **{**changes, "nbest": 1})
         begin = self.tokenizer.encode_target(prefix) if prefix else []
-        for number, line in enumerate(self.plan(text).lines):
+        for number, line in enumerate(self.plan(text, options).lines):
             if number:
                 yield "\n"
             for place, sentence in enumerate(line):
@@ -193,19 +193,20 @@ class Translator(Writer):
         read, written = tokenizer.sources(sources, eos), tokenizer.targets(targets, eos)
         return score_pairs(self.model, read, written, given=len(tokenizer.frame.start))
 
-    def plan(self, text: str) -> Plan:
+    def plan(self, text: str, options: SearchOptions | None = None) -> Plan:
         """What there is to search for a text; `translation` puts the results together."""
-        return Plan([self._sources(line) for line in text.split("\n")])
+        whole = (options or self.defaults).whole_lines
+        return Plan([self._sources(line, whole) for line in text.split("\n")])
 
-    def _sources(self, line: str) -> list[SourceSentence]:
-        """A line as sentences, each within what the model can read."""
+    def _sources(self, line: str, whole: bool) -> list[SourceSentence]:
+        """A line as sentences, or as one, each within what the model can read."""
         if not (line := line.strip()):
             return []
         tokenizer, line = self.tokenizer.of_tagged(line)
         frame, eos = tokenizer.frame, self.model.config.eos_id
         longest = min(self.model.config.max_length, LONGEST)
         room = longest - len(frame.source([], eos))
-        parts = split_sentences(line)
+        parts = [line] if whole else split_sentences(line)
         encoded = tokenizer.encode_source_batch(parts)
         if any(len(ids) > room for ids in encoded):
             warnings.warn(

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from mlx_transformer import hub
 from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer.languages import pair_of
@@ -58,8 +59,11 @@ class Catalog:
 
 
 def languages_of(directory: Path, name: str) -> tuple[str, str]:
-    """The languages of a model, from its name or else from its card."""
+    """The languages of a model, from its name, its tokenizer or else its card."""
     found = pair_of(name) or pair_of(directory.resolve().name)
+    sources, targets = hub.languages_of(directory)
+    if found is None and len(sources) == len(targets) == 1:
+        found = sources[0], targets[0]
     card = directory / "README.md"
     if found is None and card.is_file():
         line = _CARD.search(card.read_text(encoding="utf-8", errors="replace"))

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from mlx_transformer.decoding.alignment import Link
+from mlx_transformer.decoding.pivot import links_through
 from mlx_transformer.decoding.translator import Translation
 from mlx_transformer.errors import InputError
 from mlx_transformer.serve.catalog import Catalog, Leg
@@ -114,14 +114,6 @@ class Service:
 def unchanged(text: str) -> Translation:
     """A text that is in the right language already"""
     return Translation(text, 0.0, 0.0, tokens=[], source_tokens=[], complete=True)
-
-
-def links_through(first: Translation, second: Translation) -> list[Link] | None:
-    """Of two translations in a row, which word of the first source the words of the last mean."""
-    if first.alignment is None or second.alignment is None:
-        return second.alignment
-    sources = {target: source for source, target in first.alignment}
-    return [(sources[middle], j) for middle, j in second.alignment if middle in sources]
 
 
 async def unless_gone(disconnected: Awaitable[None], work: Awaitable[T]) -> T:

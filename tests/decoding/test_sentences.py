@@ -21,6 +21,7 @@ from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
         ["Am 3. Mai kam sie z. B. mit dem Zug. ", "Wir warteten."],
         ["It cost 3.50 dollars... ", "Too much?! ", "No."],
         ["今日は。", "元気ですか？", "はい"],
+        ['"谢谢。" ', '"不用谢。"'],
         ["no end"],
         ["¿Qué? ", "¡Nada!"],
     ],

@@ -102,6 +102,15 @@ def test_ten_thousand_words_are_translated_in_parts(translator: Translator) -> N
     assert len(found.source_tokens) == len(translator.tokenizer.encode_source(text))
 
 
+def test_a_whole_line_is_one_sentence(translator: Translator) -> None:
+    line = "two hundred. Three thousand and ten."
+    whole, parts = (translator.translate(line, whole_lines=flag) for flag in (True, False))
+    eos = translator.model.config.eos_id
+    [[best]] = search(translator.model, translator.tokenizer.sources([line], eos))
+    assert whole.text == translator.tokenizer.decode(best.ids) != parts.text
+    assert "".join(translator.stream(line, whole_lines=True)) == whole.text
+
+
 def test_what_reaches_the_limit_is_said(tmp_path: Path) -> None:
     never_ending = load(write_model(tmp_path, eos_bias=-1e9))
     with pytest.warns(UserWarning, match="reached its length limit"):

@@ -7,7 +7,6 @@ import ctranslate2
 import pytest
 
 from mlx_transformer.convert.conversion import convert
-from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.translator import load
 from tests.real.models import real_model
 
@@ -31,8 +30,7 @@ def test_ids_are_those_of_ctranslate2(tmp_path: Path) -> None:
     for beam in (1, 4):
         found = engine.translate_batch(pieces, beam_size=beam, length_penalty=0.2)
         expected = [" ".join(result.hypotheses[0]) for result in found]
-        options = SearchOptions(beam=beam, alpha=0.2, length_penalty="plain", max_tokens=256)
-        translations = ours.translate(lines, options)
+        translations = ours.translate(lines, beam=beam, whole_lines=True)
         assert [" ".join(t.tokens) for t in translations] == expected
     references = (folder / "reference.en").read_text(encoding="utf-8").splitlines()[LINES]
     assert [t.text for t in translations] == references
