@@ -209,7 +209,7 @@ def test_other_languages_take_other_models(tmp_path: Path, monkeypatch: pytest.M
     assert "two models in a row" in terminal.answer(":score")
     assert terminal.answer(":from fr").endswith("fr to en")
     assert terminal.answer(TEXT) == load(tmp_path / "fr-en").translate(TEXT).text
-    assert "by way of German" in terminal.answer(":reverse")  # the model that ships comes first
-    assert "no model on this machine translates from en to pl" in terminal.answer(":to pl")
-    assert terminal.answer(":from").endswith("en to fr")
+    assert "no model on this machine translates from fr to pl" in terminal.answer(":to pl")
+    assert terminal.answer(":to de").endswith("fr to de")  # by the model that ships
+    assert terminal.answer(":reverse").endswith("de to fr")
     assert terminal.close() == 0
