@@ -1,7 +1,7 @@
 """Sentences with names, dates and amounts, and whether a translation keeps them.
 
-`python -m tests.survivors [MODEL] [LANGUAGE]` prints what share of them a model keeps that translates
-from this language: en, if none is given, or de.
+`python -m tests.survivors [MODEL] [LANGUAGE]` prints what share of them a model keeps; the language
+is the one it translates from, en or de.
 """
 
 import random

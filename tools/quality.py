@@ -4,8 +4,8 @@
         --test NTREX DIR/ntrex.en DIR/ntrex.de --sentences DIR/first-sentences.en
 
 Prints Markdown: a table of scores with sacrebleu's signatures, BLEU by length of the source, and
-the translations of the sentences to look at. The first search and precision are those that `translate`
-has for this model; the others are measured with `--all`.
+the translations of the sentences to look at. Beam 4 and the weights as they are; with `--all` also
+greedy search, and the weights in 8 and 4 bits.
 """
 
 import argparse
@@ -42,7 +42,8 @@ def main() -> None:
         print_scores(args.model, tests, Path(folder), everything=args.all)
     if args.sentences:
         sources = lines(args.sentences)
-        print_table(("source", "translation"), zip(sources, texts(load(args.model), sources)))
+        written = texts(load(args.model), sources)
+        print_table(("source", "translation"), zip(sources, written, strict=True))
 
 
 def print_scores(model: Path, tests: Sequence[TestSet], folder: Path, *, everything: bool) -> None:
