@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--lines", type=Path, required=True, help="a text file, a sentence a line")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--alone", type=int, default=200, help="requests sent one at a time")
+    parser.add_argument("--alone", type=int, help="requests sent one at a time (default: all)")
     parser.add_argument("--rounds", type=int, default=1, help="of all requests, for the memory")
     args = parser.parse_args()
     lines = args.lines.read_text(encoding="utf-8").split("\n")
@@ -35,16 +35,16 @@ def main() -> None:
         run(address, texts[:50], 8)  # warms up
         alone = run(address, texts[: args.alone], 1)
         report("one at a time", alone)
+        together = []
         for _ in range(args.rounds):
-            together = run(address, texts, args.clients)
-            report(f"{args.clients} clients", together)
-            print(f"  resident memory {resident(process) / 1024:.0f} MB")
-    ratio = together.rate / alone.rate
+            together.append(run(address, texts, args.clients))
+            report(f"{args.clients} clients", together[-1])
+            print(f"  resident memory {resident(process) / 1024:.0f} MB", flush=True)
     wanted = {text: found.text for text, found in zip(texts, load().translate(texts), strict=True)}
-    wrong = sum(answer != wanted[text] for text, answer in together.answers)
-    print(
-        f"{ratio:.1f} times the sentences/s; {wrong} of {len(texts)} answers differ from translate"
-    )
+    answers = [each for outcome in (alone, *together) for each in outcome.answers]
+    wrong = sum(answer != wanted[text] for text, answer in answers)
+    print(f"{together[-1].rate / alone.rate:.1f} times the sentences/s")
+    print(f"{wrong} of {len(answers)} answers differ from translate")
 
 
 class Outcome:

@@ -89,6 +89,7 @@ def through(first: Translation, second: Translation) -> Translation:
         complete=first.complete and second.complete,
         attention=None,
         alignment=links_through(first, second),
+        alternatives=[through(first, other) for other in second.alternatives],
     )
 
 

@@ -1,6 +1,6 @@
 """The routes: LibreTranslate's API, and beside it streaming, attention, metrics and the page."""
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -139,13 +139,13 @@ async def disconnected(request: Request) -> None:
 async def translated(service: Service, given: Parameters) -> dict[str, Any]:
     q, alternatives, format_ = given.texts(), given.alternatives(), given.format()
     route, detected = await routed(service, given, "\n".join(q.texts))
+    nbest = alternatives + 1
     if format_ == "html":
-        found = await translate_html(service, route, q.texts)
-        others: list[list[str]] = [[] for _ in found]
+        ranked = await translate_html(service, route, q.texts, nbest)
     else:
-        translations = await service.translate(route, q.texts, nbest=alternatives + 1)
-        found = [each.text for each in translations]
-        others = [distinct(each) for each in translations]
+        translations = await service.translate(route, q.texts, nbest=nbest)
+        ranked = [distinct(one.text for one in by_rank(each)) for each in translations]
+    found, others = [each[0] for each in ranked], [each[1:] for each in ranked]
     answer: dict[str, Any] = {"translatedText": found if q.is_list else found[0]}
     if detected:
         answer["detectedLanguage"] = [detected] * len(found) if q.is_list else detected
@@ -168,23 +168,36 @@ async def routed(
     raise RefusedError(400, f"{target} is not supported")
 
 
-async def translate_html(service: Service, route: Route, texts: list[str]) -> list[str]:
+async def translate_html(
+    service: Service, route: Route, texts: list[str], nbest: int
+) -> list[list[str]]:
+    """The translations of each page, the best first"""
     pages = [Markup(text) for text in texts]
     parts = [part for page in pages for part in page.texts]
-    found = iter(await service.translate(route, parts, attention=True))
-    return [page.render([next(found) for _ in page.texts]) for page in pages]
+    found = iter(await service.translate(route, parts, nbest=nbest, attention=True))
+    return [rendered(page, [by_rank(next(found)) for _ in page.texts], nbest) for page in pages]
 
 
-def distinct(best: Translation) -> list[str]:
-    """The alternatives that say something else"""
-    texts = dict.fromkeys(each.text for each in best.alternatives)
-    return [text for text in texts if text != best.text]
+def rendered(page: Markup, passages: list[list[Translation]], nbest: int) -> list[str]:
+    """A page of every passage's best translation, one of the second best, and so on."""
+    return distinct(
+        page.render([ranked[min(rank, len(ranked) - 1)] for ranked in passages])
+        for rank in range(nbest)
+    )
+
+
+def by_rank(best: Translation) -> list[Translation]:
+    return [best, *best.alternatives]
+
+
+def distinct(texts: Iterable[str]) -> list[str]:
+    return list(dict.fromkeys(texts))
 
 
 async def streamed(service: Service, given: Parameters) -> AsyncIterator[Event]:
     text = given.required("q")
     route, detected = await routed(service, given, text)
-    events = Events(detected)
+    events = Events(detected, is_direct=len(route) < 2)
     if not route:
         events.began([])
 

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from mlx_transformer.decoding.pivot import links_through
+from mlx_transformer.decoding.pivot import through
 from mlx_transformer.decoding.translator import Translation
 from mlx_transformer.errors import InputError
 from mlx_transformer.serve.catalog import Catalog, Leg
@@ -62,25 +62,29 @@ class Service:
         found = [unchanged(text) for text in texts]
         for leg in route:
             is_last = leg is route[-1]
-            found = await self._leg(
-                leg,
+            before, found = (
                 found,
-                nbest=nbest if is_last else 1,
-                attention=attention,
-                watcher=watcher if is_last else None,
+                await self._leg(
+                    leg,
+                    [each.text for each in found],
+                    nbest=nbest if is_last else 1,
+                    attention=attention,
+                    watcher=watcher if is_last else None,
+                ),
             )
+            if leg is not route[0]:
+                found = list(map(through, before, found))
         return found
 
     async def _leg(
         self,
         leg: Leg,
-        before: list[Translation],
+        texts: list[str],
         *,
         nbest: int,
         attention: bool,
         watcher: Watcher | None,
     ) -> list[Translation]:
-        texts = [each.text for each in before]
         plan = leg.translator.plan
         if sum(map(len, texts)) <= QUICK:
             plans = [plan(text) for text in texts]
@@ -91,9 +95,7 @@ class Service:
         request = Request(leg.translator, plans, options, attention, watcher)
         if watcher is not None:
             watcher.began([len(line) for plan in plans for line in plan.lines])
-        found = await self.result(lambda: self.engine.submit(request))
-        pairs = zip(before, found, strict=True)
-        return [replace(now, alignment=links_through(then, now)) for then, now in pairs]
+        return await self.result(lambda: self.engine.submit(request))
 
     async def result(self, submit: Callable[[], "Future[T]"]) -> T:
         """What the engine makes of it; whoever stops waiting takes it out of the engine."""

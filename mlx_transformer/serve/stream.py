@@ -17,8 +17,9 @@ Event = tuple[str, dict[str, Any]]
 class Events:
     """What the engine's thread tells, handed over to the server's loop: an engine's `Watcher`."""
 
-    def __init__(self, detected: dict[str, Any] | None) -> None:
-        self._detected = detected
+    def __init__(self, detected: dict[str, Any] | None, *, is_direct: bool = True) -> None:
+        """By way of a third language, sentences have no counterparts in the text: none is told."""
+        self._detected, self._is_direct = detected, is_direct
         self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Event | None] = asyncio.Queue()
         self._told: defaultdict[int, str] = defaultdict(str)
@@ -34,7 +35,10 @@ class Events:
 
     def finished(self, sentence: int, source: str, translation: Translation) -> None:
         self.grew(sentence, translation.text)
-        self._put(("sentence", {"sentence": sentence, **as_object(source, translation)}))
+        told = as_object(source, translation)
+        if not self._is_direct:
+            told |= {"source": "", "sourceWords": [], "alignment": []}
+        self._put(("sentence", {"sentence": sentence, **told}))
 
     async def during(self, work: Awaitable[Event]) -> AsyncIterator[Event]:
         """The events of some work, the last of which is its result or what went wrong."""

@@ -2,6 +2,7 @@
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -52,6 +53,15 @@ def test_html_keeps_its_tags_around_the_right_words(server):
     assert found.startswith('Er hat ein <b class="x">rotes</b> Auto gekauft.<br><p>Wo ist ')
     assert '<a href="/?a=1&amp;b">Tom</a>' in found
     assert "<" not in re.sub("<b .*?>|</b>|<br>|<p>|<a .*?>|</a>", "", found)
+
+
+def test_html_has_alternatives_too(server, translator):
+    answer = server.translate("<p>Good <b>morning</b>.</p>", format="html", alternatives=3).json()
+    texts = [answer["translatedText"], *answer["alternatives"]]
+    plain = [re.sub("<.*?>", "", text) for text in texts]
+    best = translator.translate("Good morning.", nbest=4)
+    assert plain == [each.text for each in [best, *best.alternatives]]
+    assert all(text.count("<b>") == text.count("</b>") == 1 for text in texts)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +134,7 @@ def test_a_key_a_rate_and_two_models_in_a_row(tmp_path):
     """en-de-fr with the shipped model twice: what matters is that the second one is asked."""
     shipped = "weights/en-de"
     arguments = ["--model", f"en-de={shipped}", "--model", f"de-fr={shipped}"]
-    with running(*arguments, "--api-key", "säsam", "--rate-limit", "8") as server:
+    with running(*arguments, "--api-key", "säsam", "--rate-limit", "9") as server:
         assert server.translate("Hello.").status_code == 403
         assert server.translate("Hello.", api_key="sesam").json() == {"error": "Invalid API key"}
         answer = server.translate("Hello.", target="fr", api_key="säsam")
@@ -132,10 +142,39 @@ def test_a_key_a_rate_and_two_models_in_a_row(tmp_path):
         assert answer.json() == {"translatedText": twice}
         html = server.translate("<b>Hello</b>.", target="fr", api_key="säsam", format="html")
         assert "<b>" in html.json()["translatedText"]
+        values = {"q": "Hello.", "source": "en", "target": "fr", "api_key": "säsam"}
+        told = server.client.post("/stream", json=values).text
+        assert json.dumps({"translatedText": twice}) in told
+        assert '"source": ""' in told  # words between have no place in the text
         assert server.client.get("/languages").json()[1]["targets"] == ["de", "en", "fr"]
-        statuses = [server.translate("x", api_key="no").status_code for _ in range(8)]
+        statuses = [server.translate("x", api_key="no").status_code for _ in range(9)]
         assert statuses.count(429) >= 3
         assert int(server.translate("x").headers["retry-after"]) >= 1
+
+
+@pytest.mark.slow
+def test_a_full_queue_is_answered_with_when_to_come_back(translator):
+    text = "I would like to know where you bought this watch. " * 30
+    wanted = translator.translate(text).text
+    with running("--queue-limit", "40") as server, ThreadPoolExecutor(12) as pool:
+        answers = list(
+            pool.map(
+                lambda _: httpx.post(
+                    f"{server.address}/translate",
+                    data={"q": text, "source": "en", "target": "de"},
+                    timeout=60,
+                    trust_env=False,
+                ),
+                range(12),
+            )
+        )
+        full = [answer for answer in answers if answer.status_code == 503]
+        assert full and all(int(answer.headers["retry-after"]) >= 1 for answer in full)
+        assert full[0].json() == {"error": "Slowdown: the server is busy"}
+        served = [answer for answer in answers if answer.status_code == 200]
+        assert len(served) + len(full) == 12
+        assert served and all(each.json() == {"translatedText": wanted} for each in served)
+        assert server.translate("Good morning.").status_code == 200
 
 
 @pytest.mark.slow

@@ -226,7 +226,7 @@ function pointFromSource(offset) {
 // The menu of a sentence
 
 async function openMenu(sentence) {
-  if (!sentence.text || sentence.element.classList.contains("growing")) return;
+  if (!sentence.source || !sentence.text || sentence.element.classList.contains("growing")) return;
   closeMenu();
   state.open = sentence;
   sentence.element.classList.add("open");
