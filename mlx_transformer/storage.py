@@ -23,6 +23,7 @@ from mlx_transformer.inputs.untrusted import FLOATS, Stored, read_header
 from mlx_transformer.model import Transformer
 
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
+SHORTLIST_FILE = "shortlist.safetensors"  # where a model has one
 QUANTIZATION_GROUP = 64
 WEIGHTS = Path(__file__).parent / "weights"  # in a checkout a link to its `weights`
 SHIPPED = ("en-de", "de-en")

@@ -49,6 +49,12 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, metavar="N", help="for --sample (default 0)")
     add("--max-tokens", type=int, metavar="N", help="length limit (default: source + 50)")
     add("--min-tokens", type=int, metavar="N", help="no translation ends before (default 0)")
+    add(
+        "--shortlist",
+        action="store_true",
+        default=None,
+        help="choose among the words that the model's shortlist has for a sentence: faster",
+    )
     add("--whole-lines", action="store_true", default=None, help="no line is cut into sentences")
     add("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row come twice")
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,10 +21,12 @@ from mlx_transformer.convert.mapping import (
     under,
     with_extra_rows,
 )
+from mlx_transformer.convert.marian_shortlist import read_shortlist
 from mlx_transformer.convert.originals import plain_pass
 from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.untrusted import read_json
+from mlx_transformer.storage import SHORTLIST_FILE
 
 CONFIG = "special:model.yml"
 MAX_CONFIG_BYTES = 1 << 16  # of what lies beside
@@ -192,9 +195,23 @@ def vocabulary(source: Source) -> Mapping[str, Path | bytes]:
         if len(lists) == 1:
             ids = {**read_vocabulary(lists[0]), "<pad>": padding_id(source)}
             files["vocab.json"] = json.dumps(ids, ensure_ascii=False).encode()
+    if shortlist := shortlist_of(source, folder):
+        files[SHORTLIST_FILE] = shortlist
     if languages := languages_of(folder):
         files["tokenizer_config.json"] = json.dumps(languages).encode()
     return files
+
+
+def shortlist_of(source: Source, folder: Path) -> bytes | None:
+    """A model without its shortlist is a model all the same."""
+    found, words = sorted(folder.glob("lex*.bin")), padding_id(source) + 1
+    if len(found) != 1:
+        return None
+    try:
+        return read_shortlist(found[0], words, words)
+    except InputError as error:
+        warnings.warn(f"{error}; it is left out", stacklevel=2)
+        return None
 
 
 def languages_of(folder: Path) -> dict[str, str]:

@@ -89,7 +89,11 @@ class SearchBatch:
         layers = [(mx.contiguous(k), mx.contiguous(v)) for k, v in model.memory_keys_values(memory)]
         # Compiled, a case without padding would be one more shape: always pass the mask.
         padding = self._step.compiled or any(len(ids) < source.shape[1] for ids in sources)
-        self._memory = Memory(layers, model.source_mask(source) if padding else None)
+        words, shortlist = None, self._step.shortlist
+        if shortlist is not None:
+            words = shortlist.words(model, sources, self._forced, coarse=self._step.compiled)
+        mask = model.source_mask(source) if padding else None
+        self._memory = Memory(layers, mask, words=words)
         model.target_embedding.reserve(room)
         self._caches = empty_slots(config, B, K, room, memory.dtype)
 
@@ -221,11 +225,12 @@ class SearchBatch:
         kept = mx.array(rows)
         self.hyps = Hypotheses(*(x[kept] for x in self.hyps))
         self._flags = self.hyps.done
-        layers, mask, prompt = self._memory
+        layers, mask, prompt, words = self._memory
         self._memory = Memory(
             [(k[kept], v[kept]) for k, v in layers],
             None if mask is None else mask[kept],
             None if prompt is None else prompt._replace(ids=prompt.ids[kept]),
+            None if words is None else words.of_rows(kept),
         )
         self._caches = tree_map(lambda x: x[kept], self._caches)
 

@@ -37,6 +37,7 @@ class StepInputs(NamedTuple):
     open_penalty: mx.array  # (B,) or (), that an open hypothesis is judged with
     ban_logits: mx.array  # (V,) -inf at words that must not come, else 0
     draws: mx.array | None  # (B,K) uniform in [0,1), for sampling
+    ids: mx.array | None = None  # (V,) of the words that are weighed; None: all of the vocabulary
 
 
 def start(token: int, B: int, K: int, n: int, T: int, *, apart: bool) -> Hypotheses:
@@ -74,7 +75,7 @@ def beam_step(
     n = hyps.final_scores.shape[1]
     continued = (hyps.logp - device.logsumexp(logits))[..., None] + logits + ban_logits
     logp, flat = top_k(continued.reshape(B, K * V), 2 * K)
-    parent, token = (flat // V).astype(mx.int32), (flat % V).astype(mx.int32)
+    parent, token = (flat // V).astype(mx.int32), named(flat % V, now.ids)
     words = write(rows(hyps.words, parent), now.t, token)
 
     ends = token == eos
@@ -113,6 +114,7 @@ def draw_step(
     token = choose(logits + ban_logits, now.draws)
     chosen = mx.take_along_axis(logits, token[..., None], axis=-1)[..., 0]
     logp = hyps.logp + chosen - device.logsumexp(logits)
+    token = named(token, now.ids)
     words = write(hyps.words, now.t, token)
 
     ended = mx.any(hyps.final_words != NONE, axis=-1)
@@ -128,13 +130,20 @@ def draw_step(
     )
 
 
-def certain(logits: mx.array, ban_logits: mx.array, forced: mx.array) -> tuple[mx.array, mx.array]:
+def named(words: mx.array, ids: mx.array | None) -> mx.array:
+    """The ids of words that were chosen by their place among those weighed"""
+    return (words if ids is None else ids[words]).astype(mx.int32)
+
+
+def certain(
+    logits: mx.array, ban_logits: mx.array, forced: mx.array, ids: mx.array | None
+) -> tuple[mx.array, mx.array]:
     """Logits (B,K,V) and ban_logits where `forced` (B,) names words: their probability is 1.
 
     So a prefix costs nothing: hypotheses are ranked by what follows it.
     """
     word = forced[:, None, None]
-    only = mx.where(mx.arange(logits.shape[-1]) == word, 0.0, -mx.inf)
+    only = mx.where(named(mx.arange(logits.shape[-1]), ids) == word, 0.0, -mx.inf)
     return mx.where(word == NONE, logits, only), mx.where(word == NONE, ban_logits, 0.0)
 
 

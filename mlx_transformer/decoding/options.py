@@ -50,6 +50,8 @@ class SearchOptions:
 
     # A line is read sentence by sentence, as most models were trained; or as it is.
     whole_lines: bool = False
+    # Keep to the words that the model's shortlist has for a sentence, as Firefox does.
+    shortlist: bool = False
     # None: as long as the source and 50 more, the paper's limit.
     max_tokens: int | None = None
     min_tokens: int = 0

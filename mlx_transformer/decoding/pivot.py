@@ -78,7 +78,10 @@ class Pivot:
 
     def _before(self, options: SearchOptions) -> SearchOptions:
         usual = replace(self.first.defaults, nbest=1, sample=False)
-        return replace(usual, beam=options.beam, whole_lines=options.whole_lines)
+        shortlist = options.shortlist and self.first.shortlist is not None
+        return replace(
+            usual, beam=options.beam, whole_lines=options.whole_lines, shortlist=shortlist
+        )
 
 
 def through(first: Translation, second: Translation) -> Translation:

@@ -13,6 +13,7 @@ from mlx_transformer import device
 from mlx_transformer.blocks import laid_out_for_search
 from mlx_transformer.decoding.batch import ROWS, Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.shortlist import Shortlist
 from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.model import Transformer
 
@@ -50,10 +51,12 @@ class Job(NamedTuple):
 class Search:
     """A model and options, for search after search."""
 
-    def __init__(self, model: Transformer, options: SearchOptions):
+    def __init__(
+        self, model: Transformer, options: SearchOptions, shortlist: Shortlist | None = None
+    ):
         own = laid_out_for_search(model)
         mx.eval(own.state)  # once, before several lanes use it
-        self.step = SearchStep(own, options)
+        self.step = SearchStep(own, options, shortlist if options.shortlist else None)
 
     @property
     def _most(self) -> int:

@@ -15,6 +15,7 @@ from mlx_transformer.decoding import choose
 from mlx_transformer.decoding.cache import LayerSlots, Prompt, layer_caches
 from mlx_transformer.decoding.choose import Hypotheses, StepInputs
 from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.shortlist import Shortlist, Words
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 
@@ -30,6 +31,7 @@ class Memory(NamedTuple):
     layers: list[KeysValues]  # by decoder layer
     mask: mx.array | None  # (B,1,1,S) true at real tokens; None: all are
     prompt: Prompt | None = None
+    words: Words | None = None  # None: every word may be written
 
 
 class SearchStep:
@@ -38,8 +40,11 @@ class SearchStep:
     Where it is compiled, it is so once for each of the few shapes of a batch.
     """
 
-    def __init__(self, model: Transformer, options: SearchOptions):
-        self.model, self.options = model, options
+    def __init__(
+        self, model: Transformer, options: SearchOptions, shortlist: Shortlist | None = None
+    ):
+        """`shortlist`: which words each source may become, if the search is to keep to it."""
+        self.model, self.options, self.shortlist = model, options, shortlist
         self.compiled = device.compiles_search()
         self._choose = chooser(options, model.config.eos_id)
         self._ban_logits = [banned_logits(options, model.config, end=end) for end in (False, True)]
@@ -79,13 +84,16 @@ class SearchStep:
             position=before - mx.arange(Q),  # the hypotheses stand side by side at one position
             caches=layers,
         )
-        logits = self.model.logits(hidden).astype(mx.float32)
+        words = memory.words
+        logits = (self.model if words is None else words).logits(hidden).astype(mx.float32)
         logits = mx.broadcast_to(logits, (B, K, logits.shape[-1]))
         ban_logits = self._ban_logits_now(hyps, now, prompt)
+        if words is not None:
+            ban_logits, now = ban_logits[..., words.ids], now._replace(ids=words.ids)
         if self.options.renormalize:
             logits, ban_logits = logits + ban_logits, mx.zeros(())
         if forced is not None:
-            logits, ban_logits = choose.certain(logits, ban_logits, forced)
+            logits, ban_logits = choose.certain(logits, ban_logits, forced, now.ids)
         return self._choose(hyps, logits, ban_logits, now), [layer.slots for layer in layers]
 
     def _ban_logits_now(self, hyps: Hypotheses, now: StepInputs, prompt: Prompt | None) -> mx.array:

@@ -20,6 +20,7 @@ from mlx_transformer.decoding.options import SearchOptions, model_options
 from mlx_transformer.decoding.scoring import Score, score_pairs
 from mlx_transformer.decoding.search import FIRST_WINDOW, Sentence
 from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
+from mlx_transformer.decoding.shortlist import load_shortlist
 from mlx_transformer.decoding.writer import Writer
 from mlx_transformer.storage import default_model, load_to_compute
 from mlx_transformer.tokenizer import WORD_START, Tokenizer, load_tokenizer
@@ -70,7 +71,9 @@ def load(directory: str | Path | None = None, dtype: mx.Dtype | None = None) -> 
     """
     path = default_model() if directory is None else Path(directory)
     model = load_to_compute(path, dtype)
-    return Translator(model, load_tokenizer(path, model.config), model_options(path))
+    translator = Translator(model, load_tokenizer(path, model.config), model_options(path))
+    translator.shortlist = load_shortlist(path, model.config)
+    return translator
 
 
 class Translator(Writer):

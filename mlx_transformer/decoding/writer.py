@@ -10,6 +10,7 @@ from mlx_transformer.config import ModelConfig
 from mlx_transformer.decoding.batch import Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Search, advance
+from mlx_transformer.decoding.shortlist import Shortlist
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.tokenizer import Tokenizer
@@ -43,6 +44,7 @@ class Writer:
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = defaults or SearchOptions()
+        self.shortlist: Shortlist | None = None
         self._search: Search | None = None
 
     def searching(self, options: SearchOptions | None) -> Search:
@@ -53,9 +55,11 @@ class Writer:
             raise InputError(
                 f"a beam of {options.beam:,} is wider than the {words:,} words of the model"
             )
+        if options.shortlist and self.shortlist is None:
+            raise InputError("the model has no shortlist: search without one")
         search = self._search  # another thread may put its own there at any time
         if search is None or not search.fits(options):
-            search = self._search = Search(self.model, options)
+            search = self._search = Search(self.model, options, self.shortlist)
         return search
 
     def stream_ids(
