@@ -25,7 +25,7 @@ NormKind = Literal["layer", "rms"]
 Positions = Literal["sinusoidal", "learned", "relative"]
 PositionLayout = Literal["interleaved", "halves"]
 DecoderCell = Literal["self-attention", "ssru"]
-WordHead = Literal["plain", "transform", "none"]
+WordHeadKind = Literal["plain", "transform", "none"]
 Activation = Literal["relu", "gelu", "gelu_tanh", "gelu_sigmoid", "swish"]
 
 # No model is larger. MLX counts in 32 bits, and its own errors would not help a user.
@@ -93,7 +93,7 @@ class ModelConfig:
     logit_scale: float = 1.0
     # Of an encoder alone: `transform` puts BERT's dense layer and norm before the word matrix,
     # `none` is a model that only makes vectors.
-    word_head: WordHead = "plain"
+    word_head: WordHeadKind = "plain"
 
     # Attention, section 3.2, and feed-forward networks, section 3.3. A gate is a second W_1 whose
     # product multiplies the activation of the first.

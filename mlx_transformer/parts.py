@@ -14,8 +14,8 @@ import numpy as np
 from mlx_transformer.blocks import linear, norm
 from mlx_transformer.config import ModelConfig
 
-Activation = Callable[[mx.array], mx.array]
-ACTIVATIONS: dict[str, Activation] = {
+ActivationFunction = Callable[[mx.array], mx.array]
+ACTIVATIONS: dict[str, ActivationFunction] = {
     "relu": nn.relu,
     "gelu": nn.gelu,
     "gelu_tanh": nn.gelu_approx,
@@ -24,7 +24,7 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def activation(config: ModelConfig) -> Activation:
+def activation(config: ModelConfig) -> ActivationFunction:
     """What stands between the two products of a feed-forward network."""
     plain = ACTIVATIONS[config.activation]
     return Gate(plain) if config.gated_feed_forward else plain
@@ -34,7 +34,7 @@ def activation(config: ModelConfig) -> Activation:
 class Gate:
     """In the place of an activation: activation(a) * b of the products a, b side by side."""
 
-    activation: Activation
+    activation: ActivationFunction
 
     def __call__(self, x: mx.array) -> mx.array:
         """(..., 2*d_ff) -> (..., d_ff)"""

@@ -15,7 +15,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
-from mlx_transformer.pictures.attention import KINDS, Attention, Kind, View, attention_of
+from mlx_transformer.pictures.attention import KINDS, Attention, MapKind, View, attention_of
 from mlx_transformer.pictures.attention_page import attention_page
 from mlx_transformer.pictures.files import PICTURES
 from mlx_transformer.pictures.plots import draw_attention
@@ -133,7 +133,7 @@ def check_suffix(path: Path) -> None:
         raise InputError(f"{path} must end in {PAGE}, {' or '.join(PICTURES)}")
 
 
-def kinds(text: str) -> tuple[Kind, ...]:
+def kinds(text: str) -> tuple[MapKind, ...]:
     """`encoder,cross` or `all`"""
     names = list(KINDS) if text == "all" else text.split(",")
     unknown = [name for name in names if name not in KINDS]

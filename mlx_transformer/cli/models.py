@@ -24,7 +24,7 @@ the folder $MLX_TRANSFORMER_MODELS, and where Argos Translate and fxtranslate ke
 SHOWN = 4  # languages of a model; info --languages lists them all
 
 
-class Row(NamedTuple):
+class ModelRow(NamedTuple):
     """A model as it is listed."""
 
     name: str
@@ -62,16 +62,16 @@ def run(args: argparse.Namespace) -> None:
     return None
 
 
-def _rows() -> Iterator[Row]:
+def _rows() -> Iterator[ModelRow]:
     """What ships and the cache first; nothing is listed a second time."""
     entries = [*hub.shipped(), *hub.cached()]
     for e in entries:
         size = hub.megabytes(e.model)
-        yield Row(e.name, e.model, size, "mlx-transformer", e.family, e.sources, e.targets)
+        yield ModelRow(e.name, e.model, size, "mlx-transformer", e.family, e.sources, e.targets)
     listed = {e.name for e in entries} | {str(e.model) for e in entries}
     for path, owner, sources, targets in map(astuple, installed()):
         if not {str(path), str(path.resolve())} & listed:
-            yield Row(str(path), path, hub.megabytes(path), owner, "", sources, targets)
+            yield ModelRow(str(path), path, hub.megabytes(path), owner, "", sources, targets)
 
 
 def _remove(name: str | None) -> None:
@@ -82,7 +82,7 @@ def _remove(name: str | None) -> None:
     tell("what was downloaded stays in the hub's own cache (`hf cache ls` shows it)")
 
 
-def _languages(row: Row) -> str:
+def _languages(row: ModelRow) -> str:
     sources, targets = (_some(codes) for codes in (row.sources, row.targets))
     return f"{sources} to {targets}" if sources and targets else targets
 

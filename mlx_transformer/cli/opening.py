@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from mlx_transformer.decoding.pivot import Pivot
     from mlx_transformer.decoding.translator import Translator
 
-Named = tuple[Path | None, "Translator | Pivot"]  # the model, or None for two in a row
+Opened = tuple[Path | None, "Translator | Pivot"]  # the model, or None for two in a row
 DTYPES = ("float32", "float16", "bfloat16")
 
 
@@ -78,7 +78,7 @@ def open_model(args: argparse.Namespace) -> "Translator":
     return translator
 
 
-def open_named(args: argparse.Namespace, *, checked: bool = True) -> Named:
+def open_named(args: argparse.Namespace, *, checked: bool = True) -> Opened:
     """`checked`: the languages that a model needs are there."""
     model, languages = args.model, (args.source_language, args.target_language)
     if args.reverse and any(languages):
@@ -96,7 +96,7 @@ def open_named(args: argparse.Namespace, *, checked: bool = True) -> Named:
     return model, translator
 
 
-def find_translator(source: str | None, target: str | None, dtype: str | None) -> Named:
+def find_translator(source: str | None, target: str | None, dtype: str | None) -> Opened:
     """What this machine has for these languages; models that do not ship are told."""
     import mlx.core as mx
 

@@ -148,15 +148,15 @@ def models_of(given: list[str]) -> list[Model]:
 def load_all(engine: "Engine", models: list[Model]) -> "Catalog":
     """By the engine's thread: MLX arrays belong to the thread that makes them."""
     from mlx_transformer.decoding.translator import load
-    from mlx_transformer.serve.catalog import Catalog, Leg
+    from mlx_transformer.serve.catalog import Catalog, ServedModel
 
-    def load_leg(path: Path, source: str, target: str) -> Leg:
+    def load_leg(path: Path, source: str, target: str) -> ServedModel:
         translator = load(path)
         tags = translator.tokenizer.tags
         told = translator.between(  # a model of one language is not told which
             source if len(tags.sources) > 1 else None, target if len(tags.targets) > 1 else None
         )
-        return Leg(told, source, target)
+        return ServedModel(told, source, target)
 
     legs = engine.call(lambda: [load_leg(path, *languages) for path, languages in models])
     return Catalog(legs.result())

@@ -82,7 +82,7 @@ PAD = "<pad>"
 
 
 @dataclass(frozen=True)
-class Kind:
+class HubFormat:
     """A class of transformers, and what a model must be to become one."""
 
     name: str
@@ -93,14 +93,14 @@ class Kind:
     says: Mapping[str, Any] = field(default_factory=dict)  # in config.json, beside what all say
 
 
-MARIAN = Kind(
+MARIAN = HubFormat(
     "a Marian model",
     "marian",
     "MarianMTModel",
     "pegasus has pre-norm",
     {"norm": "post", "encoder_final_norm": False, "decoder_final_norm": False},
 )
-PEGASUS = Kind(
+PEGASUS = HubFormat(
     "a Pegasus model",
     "pegasus",
     "PegasusForConditionalGeneration",
@@ -125,7 +125,7 @@ def export_pegasus(model: Transformer, tokenizer: Tokenizer | None, directory: P
 
 
 def export_transformers(
-    kind: Kind, model: Transformer, tokenizer: Tokenizer | None, directory: Path
+    kind: HubFormat, model: Transformer, tokenizer: Tokenizer | None, directory: Path
 ) -> None:
     """Write weights, configs and tokenizer, and a README.md that says how to load them."""
     config = model.config
@@ -159,7 +159,7 @@ def has_sentencepiece(tokenizer: Tokenizer) -> bool:
 
 
 @dataclass(frozen=True)
-class Vocabulary:
+class WordRows:
     """Rows of both word matrices; the last is the token that pads and starts, its vector zero."""
 
     size: int
@@ -170,13 +170,13 @@ class Vocabulary:
         return self.size - 1
 
 
-def _vocabulary(config: ModelConfig, weights: Mapping[str, mx.array]) -> Vocabulary:
+def _vocabulary(config: ModelConfig, weights: Mapping[str, mx.array]) -> WordRows:
     source, target, _ = word_matrices(config, weights)
     last = len(source) - 1
     starts_from_zero = config.start_id in (None, last) and not mx.any(target[last])
     if config.pad_id == last == len(target) - 1 and starts_from_zero:
-        return Vocabulary(len(source), grown=False)
-    return Vocabulary(max(len(source), len(target)) + 1, grown=True)
+        return WordRows(len(source), grown=False)
+    return WordRows(max(len(source), len(target)) + 1, grown=True)
 
 
 def _layers(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, mx.array]:
@@ -194,7 +194,7 @@ def _layers(config: ModelConfig, weights: Mapping[str, mx.array]) -> dict[str, m
 
 
 def _around(
-    config: ModelConfig, weights: Mapping[str, mx.array], vocabulary: Vocabulary
+    config: ModelConfig, weights: Mapping[str, mx.array], vocabulary: WordRows
 ) -> dict[str, mx.array]:
     """Embeddings, positions and output under Marian's names."""
     source, target, output = (
@@ -227,7 +227,7 @@ def _grow(rows: mx.array, size: int, value: float = 0.0) -> mx.array:
 
 
 def _positions(
-    config: ModelConfig, weights: Mapping[str, mx.array], target: mx.array, vocabulary: Vocabulary
+    config: ModelConfig, weights: Mapping[str, mx.array], target: mx.array, vocabulary: WordRows
 ) -> tuple[mx.array, mx.array]:
     """The tables (max_length,d_model) of encoder and decoder, a start vector in the latter's."""
     encoder, decoder = position_tables(config, weights)
@@ -238,7 +238,7 @@ def _positions(
     return encoder, decoder
 
 
-def _config(kind: Kind, config: ModelConfig, vocabulary: Vocabulary) -> dict[str, Any]:
+def _config(kind: HubFormat, config: ModelConfig, vocabulary: WordRows) -> dict[str, Any]:
     sides = {
         f"{side}_{name}": value
         for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers))
@@ -270,7 +270,7 @@ def _config(kind: Kind, config: ModelConfig, vocabulary: Vocabulary) -> dict[str
     }
 
 
-def _generation_config(config: ModelConfig, vocabulary: Vocabulary) -> dict[str, Any]:
+def _generation_config(config: ModelConfig, vocabulary: WordRows) -> dict[str, Any]:
     specials = {vocabulary.pad_id, config.pad_id, config.start_id}
     never = sorted(i for i in specials if i is not None and i != config.eos_id)
     return {
@@ -284,7 +284,7 @@ def _generation_config(config: ModelConfig, vocabulary: Vocabulary) -> dict[str,
 
 
 def _save_tokenizer(
-    config: ModelConfig, tokenizer: Tokenizer, vocabulary: Vocabulary, directory: Path
+    config: ModelConfig, tokenizer: Tokenizer, vocabulary: WordRows, directory: Path
 ) -> None:
     for side in ("source", "target"):
         names = (f"{side}.spm", f"{side}.model", "sentencepiece.bpe.model", "tokenizer.model")
@@ -305,7 +305,7 @@ def _save_tokenizer(
     _save_json(directory / "tokenizer_config.json", settings)
 
 
-def _pieces(side: Side, vocabulary: Vocabulary) -> list[str]:
+def _pieces(side: Side, vocabulary: WordRows) -> list[str]:
     """A name for every row: ids that are no pieces get one that no text can contain."""
     pieces = side.tokens(range(vocabulary.size - 1))
     unnamed = ("", PAD)

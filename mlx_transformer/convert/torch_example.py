@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
-class Translator(nn.Module):
+class TorchTransformer(nn.Module):
     """torch.nn.Transformer between word vectors, positions and a projection onto the words."""
 
     def __init__(self, config: SimpleNamespace):
@@ -110,9 +110,9 @@ class Translator(nn.Module):
         return ids[0, 1:].tolist()
 
 
-def load(directory: Path) -> Translator:
+def load(directory: Path) -> TorchTransformer:
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-    model = Translator(SimpleNamespace(**config))
+    model = TorchTransformer(SimpleNamespace(**config))
     model.load_state_dict(torch.load(directory / "model.pt", weights_only=True))
     return model.eval()
 

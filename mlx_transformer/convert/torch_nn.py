@@ -169,9 +169,9 @@ def original(source: Source, config: ModelConfig) -> Original:
     need_package("torch")
     import torch
 
-    from mlx_transformer.convert.torch_example import Translator
+    from mlx_transformer.convert.torch_example import TorchTransformer
 
-    model = Translator(SimpleNamespace(**config.to_dict())).eval()
+    model = TorchTransformer(SimpleNamespace(**config.to_dict())).eval()
     state = {name: torch.zeros_like(values) for name, values in model.state_dict().items()}
     needed = {name for name in state if not name.endswith("bias")}  # built with bias=False
     tensors = as_torch(float_tensors(source))

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 VARIABLE = "MLX_TRANSFORMER_BLAS"  # names another library, or says `off`
-FEW_ROWS = Path(__file__).with_name("few_rows.abi3.so")
+EXTENSION = Path(__file__).with_name("few_rows.abi3.so")
 LOST = "matrix products will be about 20 times slower"
 
 
@@ -47,8 +47,8 @@ def load() -> str | None:
         openblas = OpenBlas(path)
     except OSError:
         return f"{LOST}: {path} cannot be loaded: name another in {VARIABLE}, or unset it"
-    if FEW_ROWS.exists():
-        few_rows = ctypes.CDLL(str(FEW_ROWS), mode=ctypes.RTLD_GLOBAL)
+    if EXTENSION.exists():
+        few_rows = ctypes.CDLL(str(EXTENSION), mode=ctypes.RTLD_GLOBAL)
         few_rows.mlx_transformer_use_blas(*(openblas.function(f"cblas_{x}gemm") for x in "sdc"))
     elif not openblas.prefix:
         ctypes.CDLL(path, mode=ctypes.RTLD_GLOBAL)

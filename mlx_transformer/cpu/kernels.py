@@ -12,7 +12,7 @@ from typing import cast
 import mlx.core as mx
 
 # At or below this many tokens launch overhead dominates; use MLX's fused operation.
-FEW_ROWS = 16
+FEW_TOKENS = 16
 
 Arrays = Sequence[mx.array]
 
@@ -22,7 +22,7 @@ def attention(
 ) -> mx.array:
     """As `device.attention`, with gradients by q, k, v and a mask of numbers"""
     B, _, T, _ = q.shape
-    if B * T <= FEW_ROWS:
+    if B * T <= FEW_TOKENS:
         return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
 
     bias = [] if mask is None or mask.dtype == mx.bool_ else [mask]
@@ -68,7 +68,7 @@ def masked(scores: mx.array, mask: mx.array | None) -> mx.array:
 def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
     """(..., d) -> (..., d)"""
     *rows, d = x.shape
-    if math.prod(rows) <= FEW_ROWS:
+    if math.prod(rows) <= FEW_TOKENS:
         return mx.fast.layer_norm(x, weight, bias, eps)
 
     @mx.custom_function

@@ -23,10 +23,10 @@ from mlx_transformer.storage import count_parameters
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-Kind = Literal[
+BlockKind = Literal[
     "attention", "recurrent", "norm", "feed_forward", "embedding", "output", "operation"
 ]  # fmt: skip
-FILL: dict[Kind, str] = {
+FILL: dict[BlockKind, str] = {
     "attention": "#FFE1C2",
     "recurrent": "#FFE1C2",
     "norm": "#F6F3C4",
@@ -42,7 +42,7 @@ Point = tuple[float, float]
 class Block:
     """A box: what it is, and the sizes of its matrices."""
 
-    kind: Kind
+    kind: BlockKind
     name: str
     sizes: str = ""
 

@@ -15,15 +15,15 @@ from mlx_transformer.inputs.printable import printable
 from mlx_transformer.model import Transformer
 from mlx_transformer.tokenizer import WORD_START, Tokenizer
 
-Kind = Literal["encoder", "decoder", "cross"]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-TITLES: dict[Kind, str] = {
+MapKind = Literal["encoder", "decoder", "cross"]
+KINDS: tuple[MapKind, ...] = get_args(MapKind)
+TITLES: dict[MapKind, str] = {
     "encoder": "Encoder self-attention",
     "decoder": "Decoder self-attention",
     "cross": "Cross-attention",
 }
 # What the queries are, and the keys.
-SIDES: dict[Kind, tuple[str, str]] = {
+SIDES: dict[MapKind, tuple[str, str]] = {
     "encoder": ("text", "text"),
     "decoder": ("being written", "written before"),
     "cross": ("being written", "text"),
@@ -48,10 +48,10 @@ class Attention:
     decoder: np.ndarray  # (layers, h, T, T)
     cross: np.ndarray  # (layers, h, T, S)
 
-    def weights(self, kind: Kind) -> np.ndarray:
+    def weights(self, kind: MapKind) -> np.ndarray:
         return {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}[kind]
 
-    def tokens(self, kind: Kind) -> tuple[Sequence[str], Sequence[str]]:
+    def tokens(self, kind: MapKind) -> tuple[Sequence[str], Sequence[str]]:
         """(queries, keys): the tokens that attend, and those attended to."""
         return {
             "encoder": (self.source, self.source),
@@ -101,7 +101,7 @@ def attention_of(
 class View:
     """What to show of it. Layers and heads count from 1, -1 is the last; None is all of them."""
 
-    kinds: Sequence[Kind] = ("cross",)
+    kinds: Sequence[MapKind] = ("cross",)
     layers: Sequence[int] | None = (-1,)
     heads: Sequence[int] | None = None
     word: str | None = None  # only the lines of this word
@@ -112,7 +112,7 @@ class View:
 class Panel:
     """Some heads of one layer."""
 
-    kind: Kind
+    kind: MapKind
     layer: int
     layers: int  # of the model
     heads: Sequence[int]

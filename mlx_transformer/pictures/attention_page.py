@@ -17,14 +17,14 @@ from mlx_transformer.pictures.attention import (
     SIDES,
     TITLES,
     Attention,
-    Kind,
+    MapKind,
     View,
     find_word,
     label,
     panels,
 )
 
-HINTS: dict[Kind, str] = {
+HINTS: dict[MapKind, str] = {
     "encoder": "Each word of the text looks at the words of the text.",
     "decoder": "Each word being written looks at those written before it.",
     "cross": "Each word being written looks at the words of the text.",
@@ -50,7 +50,7 @@ def _file(suffix: str) -> str:
     return (resources.files(__package__) / f"attention_page.{suffix}").read_text(encoding="utf-8")
 
 
-def _kind(attention: Attention, kind: Kind) -> dict[str, Any]:
+def _kind(attention: Attention, kind: MapKind) -> dict[str, Any]:
     queries, keys = attention.tokens(kind)
     return {
         "name": kind,

@@ -28,7 +28,7 @@ DEEP = ModelConfig(
 DEEP_SHAPE = 32, 32
 
 
-class Run:
+class ShortTraining:
     """A model in training, always on the same batch."""
 
     def __init__(self, model: Transformer, config: TrainingConfig, shape: tuple[int, int]) -> None:
@@ -46,8 +46,8 @@ class Run:
         return [number(loss) for loss in losses]
 
 
-def _small() -> Run:
-    return Run(made_up(d_model=64, d_ff=128), TRAINING, (SENTENCES, LONGEST))
+def _small() -> ShortTraining:
+    return ShortTraining(made_up(d_model=64, d_ff=128), TRAINING, (SENTENCES, LONGEST))
 
 
 def losses() -> Iterator[Finding]:
@@ -83,7 +83,7 @@ def peak_memory() -> Iterator[Finding]:
 
 def _peak(config: TrainingConfig) -> int:
     with device.as_gpu():
-        run = Run(Transformer(DEEP), config, DEEP_SHAPE)
+        run = ShortTraining(Transformer(DEEP), config, DEEP_SHAPE)
         run.train(1)  # compiles
         mx.clear_cache()
         mx.reset_peak_memory()

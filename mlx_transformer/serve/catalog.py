@@ -14,7 +14,7 @@ _CARD = re.compile(r"^language:\s*\[\s*([a-z]{2,3})\s*,\s*([a-z]{2,3})\s*\]", re
 
 
 @dataclass(frozen=True)
-class Leg:
+class ServedModel:
     """A model and the direction it translates."""
 
     translator: Translator
@@ -25,14 +25,14 @@ class Leg:
 class Catalog:
     """All models. A route is the legs from one language to another, none if both are the same."""
 
-    def __init__(self, legs: Iterable[Leg]) -> None:
+    def __init__(self, legs: Iterable[ServedModel]) -> None:
         self._legs = {(leg.source, leg.target): leg for leg in reversed(list(legs))}
         pairs = self._legs.keys()
         self.languages = sorted({language for pair in pairs for language in pair})
         self.sources = sorted({source for source, _ in pairs})
 
     @property
-    def first(self) -> Leg:
+    def first(self) -> ServedModel:
         """The model that was named first"""
         return list(self._legs.values())[-1]
 
@@ -42,7 +42,7 @@ class Catalog:
         sources = [source for source, _ in reversed(self._legs)]
         return list(dict.fromkeys([*sources, *self.languages]))
 
-    def route(self, source: str, target: str) -> list[Leg] | None:
+    def route(self, source: str, target: str) -> list[ServedModel] | None:
         """The direct model, else two by way of a third language; None if there is no way."""
         if source == target:
             return []

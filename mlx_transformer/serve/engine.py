@@ -30,7 +30,7 @@ LEAST_SHARE = 8  # sentences that are not worth sharing out among lanes
 STEP_COST = 8  # of launching a step, in rows: what a small batch costs at least
 
 T = TypeVar("T")
-Kind = tuple[Translator, SearchOptions]
+BatchKey = tuple[Translator, SearchOptions]
 
 
 class BusyError(Exception):
@@ -75,8 +75,8 @@ class Request:
         return self.future.cancelled()
 
     @property
-    def kind(self) -> "Kind":
-        """Requests of one kind can share a batch."""
+    def batch_key(self) -> "BatchKey":
+        """Requests of one key can share a batch."""
         return self.translator, self.options
 
     def store(self, sentence: int, results: Results) -> None:
@@ -173,7 +173,7 @@ class Engine:
         self._waiting: list[Unit] = []  # least served requests first
         self._calls: list[Callable[[], None]] = []
         self._closing = False
-        self._steps: dict[Kind, SearchStep] = {}
+        self._steps: dict[BatchKey, SearchStep] = {}
         self._running: list[Running] = []
         self._lanes = device.lane_count()
         # Not a daemon: MLX must not be at work while the interpreter is taken down.
@@ -265,11 +265,13 @@ class Engine:
         # A newcomer owes as little as who has had least, not nothing: it would hold up the rest.
         spent = min((running.spent for running in self._running), default=0.0)
         try:
-            if request.kind not in self._steps:
-                self._steps[request.kind] = Search(request.translator.model, request.options).step
+            if request.batch_key not in self._steps:
+                self._steps[request.batch_key] = Search(
+                    request.translator.model, request.options
+                ).step
             lanes = [running.lane for running in self._running]
             lane = min(range(self._lanes), key=lanes.count)
-            self._running.append(Running(self._steps[request.kind], units, lane, spent))
+            self._running.append(Running(self._steps[request.batch_key], units, lane, spent))
         except Exception as error:
             for unit in units:
                 unit.request.fail(error)
@@ -307,7 +309,7 @@ def alike(units: list[Unit], lanes: int) -> list[Unit]:
     Other lanes get their share.
     """
     first = units[0]
-    window = [unit for unit in units if unit.request.kind == first.request.kind][:WINDOW]
+    window = [unit for unit in units if unit.request.batch_key == first.request.batch_key][:WINDOW]
     window.sort(key=lambda unit: abs(unit.length - first.length))
     longest = accumulate((unit.length for unit in window), max)
     fits = sum(n * length <= device.search_tokens() for n, length in enumerate(longest, 1))

@@ -9,7 +9,7 @@ from typing import TypeVar
 from mlx_transformer.decoding.pivot import through
 from mlx_transformer.decoding.translator import Translation
 from mlx_transformer.errors import InputError
-from mlx_transformer.serve.catalog import Catalog, Leg
+from mlx_transformer.serve.catalog import Catalog, ServedModel
 from mlx_transformer.serve.detect import Detector
 from mlx_transformer.serve.engine import BusyError, Engine, Request, Watcher
 from mlx_transformer.serve.guard import RefusedError
@@ -20,7 +20,7 @@ AUTO = "auto"
 QUICK = 2000  # characters that are cut into sentences sooner than another thread is woken
 
 T = TypeVar("T")
-Route = list[Leg]
+Route = list[ServedModel]
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class Service:
 
     async def _leg(
         self,
-        leg: Leg,
+        leg: ServedModel,
         texts: list[str],
         *,
         nbest: int,

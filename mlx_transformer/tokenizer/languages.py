@@ -97,13 +97,15 @@ def _nearest(typed: str, codes: Sequence[str]) -> str:
     return "; did you mean " + " or ".join(f"{c} ({language_name(c)})" for c in found) + "?"
 
 
-Row = tuple[tuple[str, ...], tuple[str, ...], str]  # codes, names (English first), usual script
+LanguageRow = tuple[
+    tuple[str, ...], tuple[str, ...], str
+]  # codes, names (English first), usual script
 
 
 @cache
-def _rows() -> dict[str, Row]:
+def _rows() -> dict[str, LanguageRow]:
     """Every code and every name, in lower case, with its language."""
-    rows: dict[str, Row] = {}
+    rows: dict[str, LanguageRow] = {}
     for line in TABLE.strip().split("\n"):
         codes, names, *script = (part.strip() for part in line.split("|"))
         row = (tuple(codes.split()), tuple(names.split(", ")), "".join(script).casefold())

@@ -26,7 +26,7 @@ from mlx_transformer.tokenizer.tokenizer import Tokenizer
 from mlx_transformer.tokenizer.transformers_files import SENTENCEPIECE, SETTINGS, collect
 
 Settings = Mapping[str, Any]
-Vocabulary = Mapping[str, int]
+PieceIds = Mapping[str, int]
 
 FAIRSEQ_START = ("<s>", "<pad>", "</s>", "<unk>")
 BART_SPECIAL = (*FAIRSEQ_START, "<mask>")
@@ -60,12 +60,12 @@ def load(directory: Path) -> Tokenizer | None:
 
 def _sides(
     directory: Path, settings: Settings, files: Mapping[str, bytes]
-) -> tuple[Side, Side, Vocabulary]:
+) -> tuple[Side, Side, PieceIds]:
     """Both sides, and the tokens that may name languages."""
     if "characters.json" in files:
         return *_character_sides(directory / "characters.json", files["characters.json"]), {}
     side: Side = ByteSide()
-    vocab: Vocabulary = {}
+    vocab: PieceIds = {}
     model = next((files[name] for name in SENTENCEPIECE if name in files), None)
     if "tokenizer.json" in files or "merges.txt" in files:
         from mlx_transformer.tokenizer.json_file import JsonSide
@@ -91,7 +91,7 @@ def _byte_level(directory: Path, files: Mapping[str, bytes]) -> bytes:
 
 def _numbered(
     directory: Path, settings: Settings, model: bytes, files: Mapping[str, bytes]
-) -> tuple[Vocabulary, Sequence[str]]:
+) -> tuple[PieceIds, Sequence[str]]:
     """The ids that the class gives the pieces of a SentencePiece model, and its special tokens."""
     kind = settings["tokenizer_class"]
     if kind == "M2M100Tokenizer":
@@ -113,7 +113,7 @@ def _numbered(
     return {word: i for i, word in enumerate(words)}, special
 
 
-def _m2m100(settings: Settings, vocab: Vocabulary) -> tuple[Vocabulary, Sequence[str]]:
+def _m2m100(settings: Settings, vocab: PieceIds) -> tuple[PieceIds, Sequence[str]]:
     wmt21 = settings.get("language_codes") == "wmt21"
     tags = [f"__{c}__" for c in (language_names.WMT21 if wmt21 else language_names.M2M100)]
     following = {tag: len(vocab) + i for i, tag in enumerate(tags)}
@@ -133,7 +133,7 @@ def _character_sides(path: Path, content: bytes) -> tuple[Side, Side]:
     return sides[0], sides[1]
 
 
-def _listed(vocab: Vocabulary) -> Side:
+def _listed(vocab: PieceIds) -> Side:
     """A vocab.json alone numbers characters, or else words; <...> and [...] are special."""
     special = [i for word, i in vocab.items() if re.fullmatch(r"<.+>|\[.+\]", word)]
     plain = {word: i for word, i in vocab.items() if i not in special}
@@ -152,7 +152,7 @@ def read_vocab(path: Path, content: bytes) -> dict[str, int]:
 # What stands around a text
 
 
-def _tags(settings: Settings, side: Side, vocab: Vocabulary) -> Tags:
+def _tags(settings: Settings, side: Side, vocab: PieceIds) -> Tags:
     if settings["tokenizer_class"] in LANGUAGE_TOKENS:
         return _language_tags(settings, vocab)
     if madlad := {m[1]: token for token in vocab if (m := re.fullmatch(MADLAD_TAG, token))}:
@@ -162,7 +162,7 @@ def _tags(settings: Settings, side: Side, vocab: Vocabulary) -> Tags:
     return OneWay(_frame(settings, side, vocab))
 
 
-def _language_tags(settings: Settings, vocab: Vocabulary) -> Tags:
+def _language_tags(settings: Settings, vocab: PieceIds) -> Tags:
     kind = settings["tokenizer_class"]
     pattern, usual = LANGUAGE_TOKENS[kind]
     codes = {m[1]: i for token, i in vocab.items() if (m := re.fullmatch(pattern, token))}
@@ -195,7 +195,7 @@ def _task_prefixes(side: Side, prefixes: Mapping[str, str]) -> Prefixes:
     return Prefixes(pairs, optional=True)
 
 
-def _frame(settings: Settings, side: Side, vocab: Vocabulary) -> Frame:
+def _frame(settings: Settings, side: Side, vocab: PieceIds) -> Frame:
     kind, forced = settings["tokenizer_class"], settings.get("forced_bos_token_id")
     start = () if forced is None else (forced,)
     if kind in ("BartTokenizer", "RobertaTokenizer"):

@@ -19,7 +19,7 @@ from mlx.utils import tree_flatten
 from mlx_transformer.config import FORMAT_VERSION, ModelConfig, check_format
 from mlx_transformer.errors import RunError, naming
 from mlx_transformer.storage import CONFIG_FILE, WEIGHTS_FILE, built_aside, save_arrays
-from mlx_transformer.training.layout import Named
+from mlx_transformer.training.layout import NamedArrays
 from mlx_transformer.training.step import TrainingState
 
 OPTIMIZER_FILE = "optimizer.safetensors"
@@ -103,10 +103,10 @@ def _load(path: Path) -> tuple[TrainingState, Progress, ModelConfig]:
     return state, progress, ModelConfig.load(path / CONFIG_FILE)
 
 
-def _state(parameters: Named, rest: Named) -> TrainingState:
+def _state(parameters: NamedArrays, rest: NamedArrays) -> TrainingState:
     """`rest` has the moments of each weight under `m.` and `v.`, and scalars."""
 
-    def under(prefix: str) -> Named:
+    def under(prefix: str) -> NamedArrays:
         return {n.removeprefix(prefix): a for n, a in rest.items() if n.startswith(prefix)}
 
     state: TrainingState = {
@@ -144,9 +144,9 @@ def _seeing_damage(path: Path) -> Iterator[None]:
         raise DamagedError(path, f"{PROGRESS_FILE} cannot be read") from error
 
 
-def average(paths: Sequence[Path]) -> Named:
+def average(paths: Sequence[Path]) -> NamedArrays:
     """The mean of the weights of a run's checkpoints, by name."""
-    total: Named = {}
+    total: NamedArrays = {}
     for path in paths:
         _verify(path)
         for name, weight in _load_arrays(path / WEIGHTS_FILE).items():
@@ -155,7 +155,7 @@ def average(paths: Sequence[Path]) -> Named:
     return {name: weight / len(paths) for name, weight in total.items()}
 
 
-def _load_arrays(path: Path) -> Named:
+def _load_arrays(path: Path) -> NamedArrays:
     arrays = mx.load(str(path))
     assert isinstance(arrays, dict)  # as every safetensors file
     return arrays

@@ -10,7 +10,7 @@ from math import prod
 import mlx.core as mx
 import numpy as np
 
-Named = dict[str, mx.array]  # such as `encoder.layers.0.self_attention.qkv.weight`
+NamedArrays = dict[str, mx.array]  # such as `encoder.layers.0.self_attention.qkv.weight`
 Vectors = list[mx.array]
 
 
@@ -32,13 +32,13 @@ class Layout:
         self._transposed = transposed
         self._names = in_parts({name: prod(shape) for name, shape in shapes.items()}, count)
 
-    def join(self, named: Named) -> Vectors:
+    def join(self, named: NamedArrays) -> Vectors:
         return [
             mx.concatenate([self._turned(name, named[name]).reshape(-1) for name in names])
             for names in self._names
         ]
 
-    def split(self, vectors: Vectors) -> Named:
+    def split(self, vectors: Vectors) -> NamedArrays:
         """Each weight in its shape: views, nothing is copied."""
         named = {}
         for names, vector in zip(self._names, vectors, strict=True):

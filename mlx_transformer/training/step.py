@@ -18,7 +18,7 @@ from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.storage import named_parameters
-from mlx_transformer.training.layout import Layout, Named, Vectors
+from mlx_transformer.training.layout import Layout, NamedArrays, Vectors
 from mlx_transformer.training.loss import Loss, OutputLoss
 from mlx_transformer.training.schedule import make_schedule
 
@@ -44,9 +44,9 @@ class Scalars(TypedDict):
 class TrainingState(Scalars):
     """Weights and Adam's moments by name: what a checkpoint holds."""
 
-    parameters: Named
-    m: Named
-    v: Named
+    parameters: NamedArrays
+    m: NamedArrays
+    v: NamedArrays
 
 
 class PackedState(Scalars):

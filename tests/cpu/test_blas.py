@@ -16,7 +16,7 @@ from mlx_transformer.cpu import blas
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="only Linux loads a BLAS library"),
     pytest.mark.skipif(
-        not blas.FEW_ROWS.exists() and os.environ.get("CI") != "true",
+        not blas.EXTENSION.exists() and os.environ.get("CI") != "true",
         reason="few_rows.cpp is not built: python setup.py build_ext --inplace",
     ),
 ]
