@@ -17,11 +17,11 @@ FLOORS = (
     {"device"},
     {"blocks"},
     {"parts"},
-    {"model", "machine"},
+    {"model"},
     {"storage", "tokenizer", "recipes"},
     {"data"},
     {"training", "decoding", "convert", "pictures"},
-    {"hub", "benchmark", "selfcheck"},
+    {"hub", "measuring", "selfcheck"},
     {"installed"},
     {"serve"},
     {"cli"},
@@ -146,3 +146,24 @@ def test_the_device_is_asked_in_one_place(path):
 @pytest.mark.parametrize("path", sorted(modules()))
 def test_every_module_says_what_it_is(path):
     assert ast.get_docstring(modules()[path]), f"{path} has no docstring"
+
+
+def test_one_word_has_one_meaning():
+    """Each name of a class or a type is given once."""
+    homes: dict[str, set[str]] = {}
+    for path, tree in modules().items():
+        for node in tree.body:
+            for name in named_types(node):
+                homes.setdefault(name, set()).add(path)
+    twice = {name: sorted(paths) for name, paths in homes.items() if len(paths) > 1}
+    assert not twice, f"rename all but one: {twice}"
+
+
+def named_types(node: ast.stmt) -> list[str]:
+    """A class, or a type with a name such as `KeysValues = tuple[...]`; type variables are not."""
+    if isinstance(node, ast.ClassDef):
+        return [node.name]
+    if not isinstance(node, ast.Assign) or isinstance(node.value, ast.Call):
+        return []
+    names = [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return [name for name in names if re.fullmatch("[A-Z][a-z]+([A-Z][a-z]*)*", name)]

@@ -29,13 +29,13 @@ import pytest
 from mlx.utils import tree_flatten
 
 from mlx_transformer import device
-from mlx_transformer.benchmark import search_products, training_products
 from mlx_transformer.config import preset
 from mlx_transformer.cpu import lanes
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus, Sentences
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
+from mlx_transformer.measuring.benchmark import search_products, training_products
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Progress

@@ -195,7 +195,7 @@ def works(workspace: Path, translate: Translate) -> Works:
 
 
 def load_mlx(workspace: Path) -> Works:
-    from mlx_transformer import benchmark
+    from mlx_transformer.measuring import benchmark
     from mlx_transformer.storage import load_model
 
     search = cache(partial(benchmark.fixed_length_search, load_model(workspace)))

@@ -129,7 +129,7 @@ def prepared_multi30k(data: Path, workspace: Path, vocabulary: int) -> Path:
 
 def where_and_when(*packages: str) -> str:
     """The line above a table."""
-    from mlx_transformer.machine import machine
+    from mlx_transformer.measuring.machine import machine
 
     facts = machine()
     cores = "two cores" if facts["cores"] == "2" else f"{facts['cores']} cores"

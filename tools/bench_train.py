@@ -111,7 +111,7 @@ def load_mlx(workspace: Path) -> Works:
     import mlx.core as mx
 
     from mlx_transformer import device
-    from mlx_transformer.benchmark import Product, Products, Training, training_products
+    from mlx_transformer.measuring.benchmark import Product, Products, Training, training_products
     from mlx_transformer.storage import load_model
     from mlx_transformer.training.step import output_loss
 

@@ -10,12 +10,12 @@ from tempfile import TemporaryDirectory
 
 from tqdm import tqdm
 
-from mlx_transformer.benchmark import STAGES, Speed, Throughput, measure
 from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import STDERR, note, show, to_json
 from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.inputs.printable import printable
-from mlx_transformer.machine import machine
+from mlx_transformer.measuring.benchmark import STAGES, Speed, Throughput, measure
+from mlx_transformer.measuring.machine import machine
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import load_model, save_model
 

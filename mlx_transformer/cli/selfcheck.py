@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from mlx_transformer import device
 from mlx_transformer.cli.output import show, to_json
-from mlx_transformer.machine import machine
+from mlx_transformer.measuring.machine import machine
 from mlx_transformer.selfcheck import findings
 from mlx_transformer.selfcheck.finding import Finding
 

@@ -6,19 +6,19 @@ from typing import Protocol
 
 from mlx_transformer.errors import InputError
 
-Ids = tuple[int, ...]
+FrameIds = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Frame:
-    """Ids around the pieces of a source, and the ids that every target begins with.
+    """FrameIds around the pieces of a source, and the ids that every target begins with.
 
     `after` None is the end of sentence of the model's config: the common case.
     """
 
-    before: Ids = ()
-    after: Ids | None = None
-    start: Ids = ()
+    before: FrameIds = ()
+    after: FrameIds | None = None
+    start: FrameIds = ()
 
     def source(self, pieces: Sequence[int], eos_id: int) -> list[int]:
         """The whole source, as the model reads it."""
@@ -28,7 +28,7 @@ class Frame:
         """The whole target, as the model writes it."""
         return [*self.start, *pieces, eos_id]
 
-    def ending(self, eos_id: int) -> Ids:
+    def ending(self, eos_id: int) -> FrameIds:
         return (eos_id,) if self.after is None else self.after
 
 
@@ -81,7 +81,7 @@ class LanguageIds:
     codes: Mapping[str, int]
     default_source: str | None = None
     default_target: str | None = None
-    after: Ids | None = None  # before the source's language where that stands behind the text
+    after: FrameIds | None = None  # before the source's language where that stands behind the text
     optional: bool = False
 
     @property
@@ -96,8 +96,8 @@ class LanguageIds:
         source, target = source or self.default_source, target or self.default_target
         if source is None or target is None:
             raise needed("source" if source is None else "target", self.codes)
-        around: Ids = (self.codes[source],)
-        start: Ids = (self.codes[target],)
+        around: FrameIds = (self.codes[source],)
+        start: FrameIds = (self.codes[target],)
         if self.after is None:
             return Frame(before=around, start=start)
         return Frame(after=self.after + around, start=start)
@@ -112,7 +112,7 @@ class LanguageBehind:
     the target's, which the model's config holds."""
 
     codes: Mapping[str, int]
-    end: Ids
+    end: FrameIds
     default_source: str | None = None
     target: str | None = None
     optional: bool = False
@@ -139,7 +139,7 @@ class LanguageBehind:
 class Prefixes:
     """Words before the source name the languages, or the target's alone (source None)."""
 
-    pairs: Mapping[tuple[str | None, str], Ids]
+    pairs: Mapping[tuple[str | None, str], FrameIds]
     tags: Mapping[str, str] = field(default_factory=dict)  # as people write them -> target code
     optional: bool = False
 

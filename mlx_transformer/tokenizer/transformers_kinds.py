@@ -15,7 +15,7 @@ from mlx_transformer.tokenizer.raw_bytes import ByteSide
 from mlx_transformer.tokenizer.sides import Side, load_sentencepiece
 from mlx_transformer.tokenizer.tags import (
     Frame,
-    Ids,
+    FrameIds,
     LanguageBehind,
     LanguageIds,
     OneWay,
@@ -170,7 +170,7 @@ def _language_tags(settings: Settings, vocab: PieceIds) -> Tags:
     by_id = {i: code for code, i in codes.items()}
     source = settings.get("src_lang") or usual
     source = source if source in codes else None
-    end: Ids = (vocab["</s>"],)
+    end: FrameIds = (vocab["</s>"],)
     if kind == "MBartTokenizer":
         target = by_id.get(settings.get("decoder_start_token_id", -1))
         return LanguageBehind(codes, end, source, target)
@@ -180,7 +180,7 @@ def _language_tags(settings: Settings, vocab: PieceIds) -> Tags:
 
 def prefix_tags(side: Side, tags: Mapping[str, str]) -> Prefixes:
     """A tag before the source names the target: by language code, as it is written."""
-    pairs: dict[tuple[str | None, str], Ids] = {}
+    pairs: dict[tuple[str | None, str], FrameIds] = {}
     for code, tag in tags.items():
         pairs[None, code] = tuple(side.encode([tag])[0])
     return Prefixes(pairs, {tag: code for code, tag in tags.items()})
@@ -188,7 +188,7 @@ def prefix_tags(side: Side, tags: Mapping[str, str]) -> Prefixes:
 
 def _task_prefixes(side: Side, prefixes: Mapping[str, str]) -> Prefixes:
     """{"en to de": "translate English to German: "}"""
-    pairs: dict[tuple[str | None, str], Ids] = {}
+    pairs: dict[tuple[str | None, str], FrameIds] = {}
     for pair, text in prefixes.items():
         source, _, target = pair.partition(" to ")
         pairs[source, target] = tuple(side.encode([text])[0])

@@ -6,10 +6,10 @@ import sys
 
 import pytest
 
-from mlx_transformer import benchmark
 from mlx_transformer.__main__ import main
 from mlx_transformer.cli import bench
 from mlx_transformer.config import preset
+from mlx_transformer.measuring import benchmark
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import count_parameters, quantize, save_model
 

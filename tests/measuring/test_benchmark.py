@@ -8,7 +8,8 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from mlx_transformer.benchmark import (
+from mlx_transformer.config import preset
+from mlx_transformer.measuring.benchmark import (
     Product,
     fixed_length_search,
     random_batch,
@@ -17,7 +18,6 @@ from mlx_transformer.benchmark import (
     training_products,
     translate,
 )
-from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
 from tests.parity.torch_reference import TorchTransformer
 

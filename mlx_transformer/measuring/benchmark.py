@@ -73,9 +73,7 @@ def measure(name: str, directory: Path, tell: TellStage) -> Speed:
         )
 
     tell("first translation")
-    code = (
-        "import sys; from mlx_transformer import benchmark; benchmark.translate_once(sys.argv[1])"
-    )
+    code = f"import sys; from {__name__} import translate_once; translate_once(sys.argv[1])"
     command = [sys.executable, "-c", code, str(directory)]
     (first,) = seconds_in_turn(partial(subprocess.run, command, check=True), rounds=3)
 

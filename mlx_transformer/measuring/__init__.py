@@ -1,0 +1,1 @@
+"""How fast this machine is, and which one it is."""
