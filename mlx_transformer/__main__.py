@@ -7,6 +7,7 @@ import warnings
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from mlx_transformer import __version__
 from mlx_transformer.cli.sentences import naming_output, sentence
@@ -24,7 +25,7 @@ VERBS = {
     "score": "log-probability and perplexity of given translations",
     "attention": "draw what a model attends to",
     "plot": "draw training curves, schedules and the position table",
-    "models": "list the models in the cache, or remove one",
+    "models": "list the models on this machine, or remove one from the cache",
     "info": "show the configuration and size of a preset or a model",
     "selfcheck": "whether this machine's GPU computes what its CPU does",
     "bench": "measure training and translation speed on this machine",
@@ -75,7 +76,7 @@ def _unknown(verb: str) -> str:
 
 def _without_verb(args: list[str]) -> int:
     listing = "\n".join(f"  {verb:10} {what}" for verb, what in VERBS.items())
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="mlx-transformer",
         usage="mlx-transformer VERB [options]   (mlx-transformer VERB --help explains one)",
         description=DESCRIPTION + listing,
@@ -88,8 +89,24 @@ def _without_verb(args: list[str]) -> int:
     return 2
 
 
+class Parser(argparse.ArgumentParser):
+    """A wrong call is one sentence, as is everything else that goes wrong."""
+
+    def error(self, message: str) -> NoReturn:
+        _, _, unknown = message.partition("unrecognized arguments: ")
+        option = next((word for word in unknown.split() if word.startswith("-")), None)
+        if option is not None:
+            from mlx_transformer.inputs.checks import nearest
+
+            option = option.partition("=")[0]
+            message = f"unknown option {option}{nearest(option, [*self._option_string_actions])}"
+        elif unknown:
+            message = f"what is {unknown!r}? Several words that belong together go in quotes"
+        sys.exit(_say(f"{message} ({self.prog} --help explains the options)", 2))
+
+
 def _parser_of(verb: str, module: ModuleType) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog=f"mlx-transformer {verb}", formatter_class=argparse.RawDescriptionHelpFormatter
     )
     module.configure(parser)

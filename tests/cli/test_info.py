@@ -40,7 +40,7 @@ def test_info_of_a_model_directory(tmp_path):
         (["info", "."], "no config.json"),
         (["info"], "required"),
         (["inform"], "did you mean 'info'"),
-        (["--nonsense"], "unrecognized arguments"),
+        (["--nonsense"], "unknown option --nonsense"),
         ([], "VERB"),
     ],
 )

@@ -48,3 +48,23 @@ def test_a_beam_wider_than_the_vocabulary_is_refused(
 ) -> None:
     assert main(["translate", "one", "--beam", beam, "--model", str(model)]) == 2
     assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--beem", "4", "Hello"], "unknown option --beem; did you mean '--beam'?"),
+        (["--model=x", "--nbset=4", "Hello"], "unknown option --nbset; did you mean '--nbest'?"),
+        (["Hello", "my", "friend"], "what is 'my friend'? Several words"),
+        (["--beam", "four", "Hello"], "argument --beam: invalid int value: 'four'"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main(["translate", *arguments])
+    assert stop.value.code == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 1 and said in lines[0]
+    assert lines[0].endswith("(mlx-transformer translate --help explains the options)")
