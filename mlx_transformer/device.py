@@ -137,12 +137,23 @@ def _mask_array(mask: Mask, T: int, S: int) -> mx.array | None:
     return mx.tri(T, S, k=S - T, dtype=mx.bool_) if isinstance(mask, str) else mask
 
 
-def by_head(x: mx.array) -> mx.array:
-    """(B,T,h,d) -> (B,h,T,d). On a CPU each head in one piece, as products there want it."""
-    B, T, h, d = x.shape
+def mask_by_head(mask: mx.array, h: int) -> mx.array:
+    """(B,1,T,S), for all layers of a pass. On a GPU (B,h,T,S): each layer would copy it to that."""
+    if not is_gpu():
+        return mask
+    B, _, T, S = mask.shape
+    return mx.contiguous(mx.broadcast_to(mask, (B, h, T, S)))
+
+
+def by_head(x: mx.array, parts: int) -> list[mx.array]:
+    """Projections side by side, (B,T,parts*h,d) -> (B,h,T,d) each."""
+    B, T, _, d = x.shape
     if T == 1:  # a reshape is enough: nothing has to move
-        return x.reshape(B, h, 1, d)
-    return x.swapaxes(1, 2) if is_gpu() else mx.contiguous(x.swapaxes(1, 2))
+        return list(mx.split(x.reshape(B, -1, 1, d), parts, axis=1))
+    if is_gpu():  # transposed after: then their gradients are joined where they lie, in one copy
+        return [part.swapaxes(1, 2) for part in mx.split(x, parts, axis=2)]
+    # Each head in one piece, as products on a CPU want it.
+    return list(mx.split(mx.contiguous(x.swapaxes(1, 2)), parts, axis=1))
 
 
 # Other operations

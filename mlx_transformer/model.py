@@ -217,11 +217,11 @@ def heads(x: mx.array, sizes: Sequence[int]) -> list[mx.array]:
     """Projections side by side, of heads of these sizes: (B,T,h*sum) -> (B,h,T,size) each"""
     B, T, width = x.shape
     if len(set(sizes)) == 1:
-        return list(mx.split(device.by_head(x.reshape(B, T, -1, sizes[0])), len(sizes), axis=1))
+        return device.by_head(x.reshape(B, T, -1, sizes[0]), len(sizes))
     h = width // sum(sizes)
     bounds = [h * sum(sizes[:i]) for i in range(1, len(sizes))]
     parts = mx.split(x, bounds, axis=-1)
-    return [device.by_head(part.reshape(B, T, h, -1)) for part in parts]
+    return [device.by_head(part.reshape(B, T, h, -1), 1)[0] for part in parts]
 
 
 def joined(x: mx.array) -> mx.array:
@@ -369,9 +369,10 @@ class Transformer(nn.Module):
         )
 
     def source_mask(self, source: mx.array) -> mx.array:
-        """(B,S) ids -> (B,1,1,S), true at real tokens and at the first: no row is ever empty."""
+        """(B,S) ids -> (B,1 or h,1,S), true at real tokens and the first: no row is ever empty."""
         first = mx.arange(source.shape[1]) == 0
-        return ((source != self.config.pad_id) | first)[:, None, None, :]
+        real = (source != self.config.pad_id) | first
+        return device.mask_by_head(real[:, None, None, :], self.config.h)
 
     def encode(
         self,

@@ -5,7 +5,7 @@ waits it prepares nothing for the device to do next. The bounds are hardly above
 a change that exceeds them must be worth it and say so here.
 
 `python -m tests.test_graph_diet` prints the counts beside those of a plain training loop around
-`mlx.nn.Transformer`.
+`mlx.nn.Transformer`, and those of a GPU's branches.
 """
 
 import io
@@ -33,8 +33,10 @@ from mlx_transformer.config import preset
 from mlx_transformer.cpu import lanes
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus, Sentences
+from mlx_transformer.decoding.batch import SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
+from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.measuring.benchmark import search_products, training_products
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig, ValidationConfig
@@ -42,6 +44,7 @@ from mlx_transformer.training.checkpoint import Progress
 from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.step import initial_state
 from mlx_transformer.training.trainer import Hooks, Trainer
+from tests.launches import copies
 
 # The layers of `base`, narrow: the graph is the same and runs in no time.
 CONFIG = replace(preset("tiny"), encoder_layers=6, decoder_layers=6)
@@ -50,6 +53,8 @@ SENTENCES, LENGTH = 8, 12
 
 # Primitives that only look at the same memory in another way.
 VIEWS = {"Broadcast", "ExpandDims", "Split", "Squeeze", "Transpose", "Unflatten", "View"}
+# Those that do so or copy, which the graph does not show (see launches.py), or only copy.
+MOVES = {"Concatenate", "Contiguous", "Flatten", "Reshape", "Slice"}
 
 
 @dataclass
@@ -66,6 +71,12 @@ class Watch:
     def kernels(self) -> int:
         """Nodes that compute or copy."""
         return int(median(sum(graph[p] for p in graph.keys() - VIEWS) for graph in self.steps))
+
+    @property
+    def computing(self) -> int:
+        """Nodes that compute."""
+        views = VIEWS | MOVES
+        return int(median(sum(graph[p] for p in graph.keys() - views) for graph in self.steps))
 
     @property
     def steps(self) -> list[Counter]:
@@ -219,6 +230,56 @@ def one_lane() -> Iterator[None]:
         yield
 
 
+@contextmanager
+def on_metal() -> Iterator[Counter]:
+    """The branches of a GPU, with one node for each operation that is one kernel there and has no
+    gradient here; and how many masks Metal's attention would copy before it reads them.
+
+    The results are not what a model computes: only the graph counts.
+    """
+    copied: Counter = Counter()
+
+    def attention(q: mx.array, k: mx.array, v: mx.array, *, scale: float, mask: Any) -> mx.array:
+        copied["masks"] += isinstance(mask, mx.array) and 1 == mask.shape[1] < q.shape[1]
+        return mx.depends([q], [k, v, *([mask] if isinstance(mask, mx.array) else [])])[0]
+
+    def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.array:
+        return mx.depends([x], [weight, bias])[0]
+
+    with (
+        device.as_gpu(),
+        patch.object(mx.fast, "scaled_dot_product_attention", attention),
+        patch.object(mx.fast, "layer_norm", layer_norm),
+    ):
+        yield copied
+
+
+def training_copies() -> int:
+    """Of a GPU's forward and backward pass through the model."""
+    model = Transformer(CONFIG)
+    mx.eval(model.parameters())
+    ids = mx.full((SENTENCES, LENGTH), 5)
+
+    def output(parameters: Any) -> mx.array:
+        model.update(parameters)
+        return model.hidden(ids, ids, mx.random.key(0)).sum()
+
+    with device.as_gpu():
+        return copies(lambda: mx.grad(output)(model.parameters())).total()
+
+
+def search_copies(beam: int) -> int:
+    """Of a step of a GPU's search, masks included."""
+    model = Transformer(CONFIG)
+    mx.eval(model.parameters())
+    sources = [[5] * (LENGTH - 1) + [CONFIG.eos_id]] * SENTENCES
+    with on_metal() as copied, device.uncompiled():
+        batch = SearchBatch(SearchStep(model, SearchOptions(beam=beam)), sources)
+        mx.eval(batch.step())
+        copied.clear()
+        return copies(batch.step).total() + copied["masks"]
+
+
 @pytest.fixture(autouse=True)
 def always_one_lane() -> Iterator[None]:
     with one_lane():
@@ -266,6 +327,36 @@ def test_a_step_of_a_search(beam, nodes, kernels):
     assert products(more) == sum(p.times for p in two) - sum(p.times for p in one)
 
 
+def test_copies_are_counted():
+    x = mx.zeros((2, 3, 4))
+    mx.eval(x)
+    assert copies(lambda: x.reshape(6, 4).T) == {}
+    assert copies(lambda: mx.exp(x.swapaxes(0, 1)).reshape(6, 4)) == {"Reshape": 1}
+    assert copies(lambda: mx.concatenate([x[:1], x])) == {"Concatenate": 2}
+    assert copies(lambda: mx.contiguous(x.T)) == {"Sort": 1}
+    assert copies(lambda: mx.split(x, 2, axis=2)[0].reshape(6, 2)) == {}
+    assert copies(lambda: mx.split(x, 2, axis=2)[0].reshape(12)) == {"Reshape": 1}
+
+
+def test_a_gpu_copies_no_more_than_it_has_to():
+    """Heads are joined after attention, and the gradients of q, k and v before their product; the
+    mask of a search is laid out once a step, and a beam looks for the best in a table."""
+    attentions = CONFIG.encoder_layers + 2 * CONFIG.decoder_layers
+    gradients = 3 * CONFIG.encoder_layers + 6 * CONFIG.decoder_layers
+    masks = 2
+    assert training_copies() == attentions + gradients + masks
+    assert (search_copies(1), search_copies(4)) == (1, 7)
+
+
+@pytest.mark.slow
+def test_what_a_gpu_launches():
+    with device.as_gpu():
+        assert training(4).computing <= 1320
+    with on_metal():
+        assert searching(1, 9).computing <= 130
+        assert searching(4, 9).computing <= 155
+
+
 def report() -> None:
     runs = {
         "training": training,
@@ -278,6 +369,13 @@ def report() -> None:
         few, more = run(4), run(8)
         waits = (more.waits - few.waits) / 4
         print(f"{title:30} {more.nodes:6,} {more.kernels:8,} {waits:6}")
+    print(f"\n{'on a GPU, a step of':30} {'computing':>9} {'copies':>7}")
+    with device.as_gpu():
+        print(f"{'training':30} {training(4).computing:9,} {training_copies():7,}")
+    for title, beam in (("greedy search", 1), ("beam search", 4)):
+        with on_metal():
+            computing = searching(beam, 9).computing
+        print(f"{title:30} {computing:9,} {search_copies(beam):7,}")
 
 
 if __name__ == "__main__":

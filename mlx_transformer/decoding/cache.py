@@ -150,7 +150,9 @@ def layer_caches(
     `alone`: there is nothing to hide from a single hypothesis.
     """
     K = slots.shape[1]
-    visible = None if alone else visible_slots(slots[:, :Q], K, reach)
+    h = caches[0][0].shape[1]  # of keys; cells are always visible
+    hides = not alone and len(caches[0]) == 2
+    visible = device.mask_by_head(visible_slots(slots[:, :Q], K, reach), h) if hides else None
     positions = mx.arange(reach * K) // K
     first = t * K
     if prompt is not None and prompt.columns:

@@ -29,7 +29,7 @@ class Memory(NamedTuple):
     """
 
     layers: list[KeysValues]  # by decoder layer
-    mask: mx.array | None  # (B,1,1,S) true at real tokens; None: all are
+    mask: mx.array | None  # (B,1 or h,1,S) true at real tokens; None: all are
     prompt: Prompt | None = None
     words: Words | None = None  # None: every word may be written
 

@@ -32,6 +32,9 @@ FIRST_LOSS_SCALE = 2.0**10
 STEPS_TO_DOUBLE_SCALE = 2000
 
 
+WORDS = {"source_words", "target_words"}
+
+
 class Scalars(TypedDict):
     """What an update keeps besides weights and moments; the last two in float16 only."""
 
@@ -276,6 +279,22 @@ class TrainStep:
         return [mx.where(finite, new, old) for new, old in zip((p, m, v), before, strict=True)]
 
 
+class WideWords(nn.Embedding):
+    """Word vectors that are taken from a float32 matrix, and cast then.
+
+    Their gradients are added up word by word. A GPU can do that in float32 at once, but in half
+    precision only by trying again until no other thread was in between.
+    """
+
+    def __init__(self, weight: mx.array, dtype: mx.Dtype) -> None:
+        super().__init__(1, 1)
+        self.weight = weight
+        self._dtype = dtype
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        return self.weight[ids].astype(self._dtype)
+
+
 def batch_loss(
     model: Transformer,
     parameters: Any,
@@ -287,7 +306,12 @@ def batch_loss(
 ) -> Loss:
     """The loss of a batch with these float32 weights, which the model gets in `dtype`."""
     source, target, expected = batch
-    model.update(tree_map(lambda p: p.astype(dtype), parameters))
+    words = {
+        name: WideWords(parameters[name]["weight"], dtype) for name in WORDS & parameters.keys()
+    }
+    others = {name: part for name, part in parameters.items() if name not in words}
+    model.update_modules(words)
+    model.update(tree_map(lambda p: p.astype(dtype), others))
     hidden = model.hidden(source, target, key, checkpointing=checkpointing)
     return output_loss(model.config).differentiable(
         hidden.reshape(-1, hidden.shape[-1]),

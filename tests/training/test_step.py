@@ -11,7 +11,7 @@ from mlx_transformer import device
 from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
-from mlx_transformer.training.step import TrainStep, initial_state
+from mlx_transformer.training.step import TrainStep, batch_loss, initial_state
 
 # Without attention biases: softmax ignores a bias of all keys, so its gradient is rounding error,
 # and that is all Adam would see.
@@ -171,6 +171,25 @@ def test_half_precision_learns_like_float32_with_float32_masters(dtype):
     for name in ("parameters", "m", "v"):
         assert {a.dtype for _, a in tree_flatten(state[name])} == {mx.float32}
     assert state["bad_step"].item() == 0
+
+
+@pytest.mark.usefixtures("any_device")
+def test_the_gradient_of_a_frequent_word_is_added_up_in_float32():
+    """A bfloat16 sum of a thousand like numbers would stop at two hundred and something."""
+    source = mx.full((32, 32), 7)
+    _, target, expected = batch(rows=32)
+    model = new_model(replace(CONFIG, encoder_layers=1, shared_embeddings=False))
+    weights = model.parameters()
+
+    def gradient(dtype: mx.Dtype) -> np.ndarray:
+        def loss(parameters: dict) -> mx.array:
+            return batch_loss(model, parameters, (source, target, expected), dtype).smoothed
+
+        return np.array(mx.grad(loss)(weights)["source_words"]["weight"])
+
+    exact, found = gradient(mx.float32), gradient(mx.bfloat16)
+    assert np.flatnonzero(np.abs(exact).sum(axis=1)).tolist() == [7]
+    assert np.linalg.norm(found - exact) < 0.03 * np.linalg.norm(exact)
 
 
 @pytest.mark.usefixtures("any_device")
