@@ -28,6 +28,7 @@ from mlx_transformer.tokenizer import load_tokenizer
 NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 FACTS = "facts.json"
 SIDE_FILES = (".json", ".model", ".spm", ".txt", ".yml", ".yaml")  # configs and vocabularies
+POOLING = "1_Pooling/config.json"  # of sentence-transformers
 Tell = Callable[[str], None]
 
 
@@ -254,6 +255,7 @@ def needed(names: Sequence[str], repository: str) -> list[str]:
     shard = re.compile(re.escape(stem) + r"-\d+-of-\d+\." + re.escape(kind))
     indexed = weights.endswith(".index.json")
     side = [n for n in names if "/" not in n and n.endswith(SIDE_FILES) and ".index." not in n]
+    side += [n for n in names if n == POOLING]
     return [*side, *(n for n in names if indexed and shard.fullmatch(n)), weights]
 
 

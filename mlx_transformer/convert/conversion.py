@@ -23,7 +23,7 @@ from mlx_transformer.tokenizer import check_belongs, load_tokenizer
 CARD = """\
 ---
 library_name: mlx
-tags: [mlx, translation]
+tags: [mlx, {task}]
 ---
 
 # {name}
@@ -33,8 +33,14 @@ Converted by mlx-transformer from {title}, `{checkpoint}`.
 {c.encoder_layers} encoder and {c.decoder_layers} decoder layers, {c.h} heads, d_model {c.d_model},
 d_ff {c.d_ff}, {c.vocab_size} source and {c.target_vocab_size} target words.
 
-    mlx-transformer translate --model {name}{languages} "..."
+    mlx-transformer {verb} --model {name}{languages} "..."
 """
+# What a card says of a model of both stacks, or of one: its task on the hub, and our verb.
+TASKS = {
+    None: ("translation", "translate"),
+    "encoder": ("sentence-similarity", "embed"),
+    "decoder": ("text-generation", "complete"),
+}
 
 
 @dataclass(frozen=True)
@@ -88,15 +94,19 @@ def convert(
     plan = make_plan(*find_family(read_checkpoint(checkpoint_path), options or Options(), family))
     entries = _entries(plan, dtype)
     tokenizer_files = _tokenizer_files(plan)
-    generation = plan.family.generation(plan.source)
+    used_with = {
+        "generation.json": plan.family.generation(plan.source),
+        "embedding.json": plan.family.embedding(plan.source),
+    }
     with built_aside(directory) as aside:
         plan.config.save(aside / "config.json")
         write_safetensors(aside / "model.safetensors", entries)
         for name, content in tokenizer_files.items():
             _put(content, aside / name)
         _check_tokenizer(aside, plan)
-        if generation:
-            _put(json.dumps(generation, indent=2).encode(), aside / "generation.json")
+        for name, wishes in used_with.items():
+            if wishes:
+                _put(json.dumps(wishes, indent=2).encode(), aside / name)
         (aside / "README.md").write_text(
             _card(plan, card_name or directory.name, aside), encoding="utf-8"
         )
@@ -171,8 +181,11 @@ def _put(content: Path | bytes, place: Path) -> None:
 
 
 def _card(plan: ConversionPlan, name: str, directory: Path) -> str:
+    task, verb = TASKS[plan.config.alone]
     return CARD.format(
         name=name,
+        task=task,
+        verb=verb,
         title=plan.family.title,
         checkpoint=plan.source.checkpoint.path.name,
         languages=_languages_needed(directory),

@@ -8,9 +8,12 @@ import re
 from mlx_transformer.convert import (
     annotated,
     bart,
+    bert,
     ctranslate2,
+    distilbert,
     fairseq,
     fsmt,
+    gpt2,
     jadore,
     m2m100,
     marian,
@@ -19,6 +22,7 @@ from mlx_transformer.convert import (
     mlx,
     opennmt,
     pegasus,
+    roberta,
     t5,
     torch_nn,
 )
@@ -30,6 +34,7 @@ from mlx_transformer.errors import InputError
 # The first that fits is taken.
 MODULES = (
     *(torch_nn, marian, fsmt, bart, mbart, m2m100, pegasus, t5, fairseq),
+    *(gpt2, bert, roberta, distilbert),
     *(annotated, jadore, opennmt, marian_npz, ctranslate2, mlx),
 )
 FAMILIES: dict[str, Family] = {module.FAMILY.name: module.FAMILY for module in MODULES}
@@ -75,7 +80,7 @@ def _unknown(checkpoint: Checkpoint, model_type: object) -> InputError:
     what = f"a {shown(model_type)} model" if model_type else f"a file of {' and '.join(names)}, ..."
     known = f"{checkpoint.path} is {what}: of no family we know ({', '.join(FAMILIES)})"
     if model_type or not any(re.search(r"dec|cross", key) for key in checkpoint.tensors):
-        return InputError(known + ", which are encoder-decoders")
+        return InputError(known)
     anchors = ", ".join(dict.fromkeys(family.anchor for family in FAMILIES.values()))
     return InputError(
         f"{known}. Give its keys the names of one of them; it is known by one of: {anchors}",

@@ -70,7 +70,8 @@ class Source:
         return next(i for i in range(len(found) + 1) if i + first not in found)
 
 
-Logits = Callable[[np.ndarray, np.ndarray], np.ndarray]  # ids (B,S), (B,T) -> (B,T,V)
+# Ids (B,S), (B,T) -> (B,T,V); a model of one half reads the first alone.
+Logits = Callable[[np.ndarray, np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,7 @@ class Family:
     ignored: tuple[str, ...] = ()  # regular expressions of keys that mean nothing
     vocabulary: Callable[[Source], Mapping[str, Path | bytes]] = _nothing  # by name in the output
     generation: Callable[[Source], Mapping[str, Any]] = _nothing  # of SearchOptions
+    embedding: Callable[[Source], Mapping[str, Any]] = _nothing  # of EmbeddingOptions
 
 
 def open_source(

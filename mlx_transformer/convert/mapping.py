@@ -25,6 +25,7 @@ class Rule:
     """Tensors to be stacked row upon row, each transposed, cut or scaled before."""
 
     keys: tuple[str, ...]
+    added: str | None = None  # a key whose first row is added to every row
     transpose: bool = False
     rows: tuple[int, int, int] | None = None  # (first, last, of how many) equal parts
     scale: Callable[[int], float] | None = None  # factor, from the length of the last axis
@@ -32,7 +33,13 @@ class Rule:
     extra_rows: int = 1
 
     def rename(self, change: Callable[[str], str]) -> "Rule":
-        return replace(self, keys=tuple(map(change, self.keys)))
+        added = None if self.added is None else change(self.added)
+        return replace(self, keys=tuple(map(change, self.keys)), added=added)
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """All keys that it reads."""
+        return self.keys if self.added is None else (*self.keys, self.added)
 
 
 # The bias of a word that was added for padding: never the best one, and it fits into a float16.
@@ -58,6 +65,11 @@ def transposed(*keys: str) -> Rule:
 def part(key: str, first: int, last: int, of: int = 3) -> Rule:
     """Rows of a matrix in which `of` equal ones are packed: those from `first` up to `last`."""
     return Rule((key,), rows=(first, last, of))
+
+
+def plus_first_row(key: str, added: str) -> Rule:
+    """What is the same for every row: the vector of a text's type, where all have the first."""
+    return Rule((key,), added=added)
 
 
 def with_extra_rows(key: str, value: float, count: int = 1) -> Rule:
@@ -101,7 +113,7 @@ def choose(rules: Mapping[str, list[Rule]], tensors: Tensors) -> dict[str, Rule]
     chosen: dict[str, Rule] = {}
     for name, alternatives in rules.items():
         for rule in alternatives:
-            if all(key in tensors for key in rule.keys) and (rule.keys or name.endswith("bias")):
+            if all(key in tensors for key in rule.used) and (rule.keys or name.endswith("bias")):
                 chosen[name] = rule
                 break
     return chosen
@@ -139,9 +151,18 @@ def make(rule: Rule, tensors: Tensors, shape: tuple[int, ...], dtype: str) -> np
         if rule.extra is not None:
             values[-rule.extra_rows :] = rule.extra
         return cast(values, "float32", dtype)
+    if rule.added is not None:
+        return cast(_sum(rule, tensors), "float32", dtype).reshape(shape)
     pieces = [_piece(rule, tensors[key], dtype) for key in rule.keys]
     values = pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
     return values.reshape(shape)
+
+
+def _sum(rule: Rule, tensors: Tensors) -> np.ndarray:
+    assert rule.added is not None
+    plain = replace(rule, added=None)
+    rows = [_piece(plain, tensors[key], "float32") for key in (rule.keys[0], rule.added)]
+    return rows[0] + rows[1].reshape(-1, rows[0].shape[-1])[0]
 
 
 def _piece(rule: Rule, tensor: Tensor, dtype: str) -> np.ndarray:
@@ -166,7 +187,7 @@ def _piece(rule: Rule, tensor: Tensor, dtype: str) -> np.ndarray:
 def stored_dtype(rule: Rule, tensors: Tensors, wanted: str | None) -> str:
     """`wanted`, or else the checkpoint's own precision; float64 is more than MLX computes with."""
     floats = {*FLOATS, "float64"}
-    dtypes = {tensors[key].dtype for key in rule.keys}
+    dtypes = {tensors[key].dtype for key in rule.used}
     if not rule.keys:  # zeros take the dtype of the other tensors
         dtypes = {tensor.dtype for tensor in tensors.values()} & floats
     if odd := dtypes - floats:

@@ -1,6 +1,6 @@
 """Model directories of our own, to be written again in another precision."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import mlx.core as mx
@@ -19,6 +19,8 @@ NAMES = (
     "target_words.weight",
     "output.weight",
     "output_bias",
+    "word_head.dense.*",
+    "word_head.norm.*",
     "source_embedding.positions",
     "target_embedding.positions",
     "source_embedding.norm.*",
@@ -71,19 +73,25 @@ def original(source: Source, config: ModelConfig) -> Original:
     return Original("the model that it was made from, in MLX", logits, independent=True)
 
 
-def generation(source: Source) -> Mapping[str, Any]:
-    path = source.checkpoint.directory / "generation.json"
-    return read_json(path) if path.is_file() else {}
+def beside(name: str) -> Callable[[Source], Mapping[str, Any]]:
+    """Options that lie beside a model"""
+
+    def read(source: Source) -> Mapping[str, Any]:
+        path = source.checkpoint.directory / name
+        return read_json(path) if path.is_file() else {}
+
+    return read
 
 
 FAMILY = Family(
     name="mlx",
     title="a model of mlx-transformer",
-    anchor="encoder.layers.0.self_attention.qkv.weight",
+    anchor="source_words.weight",
     layers={"encoder": "encoder.layers.{i}.", "decoder": "decoder.layers.{i}."},
     table=TABLE,
     settings=settings,
     original=original,
     vocabulary=vocabulary,
-    generation=generation,
+    generation=beside("generation.json"),
+    embedding=beside("embedding.json"),
 )

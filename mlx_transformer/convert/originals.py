@@ -48,6 +48,32 @@ def transformers_model(source: Source, config: ModelConfig) -> Original:
     return Original(description, on_numpy(run), independent=True)
 
 
+def transformers_text_model(auto_class: str) -> OpenOriginal:
+    """As `transformers_model`, for models that read one text: logits, or vectors without a head."""
+
+    def open_original(source: Source, config: ModelConfig) -> Original:
+        need_package("torch")
+        need_package("transformers")
+        import torch
+        import transformers
+
+        transformers.utils.logging.disable_progress_bar()
+        name = "AutoModel" if config.word_head == "none" else auto_class
+        model = getattr(transformers, name).from_pretrained(
+            source.checkpoint.directory, dtype=torch.float32, local_files_only=True
+        )
+        model.eval()
+
+        def run(ids: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
+            found = model(input_ids=ids, attention_mask=(ids != config.pad_id).long())
+            return found[0]
+
+        description = f"`{type(model).__name__}` of transformers, loaded by it from the same files"
+        return Original(description, on_numpy(run), independent=True)
+
+    return open_original
+
+
 def plain_pass(framework: str, names: TensorNames) -> OpenOriginal:
     """The paper's formulas on the checkpoint's own tensors, where the framework cannot be run."""
 

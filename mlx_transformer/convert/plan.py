@@ -44,7 +44,10 @@ def make_plan(family: Family, source: Source) -> ConversionPlan:
     """The config that the checkpoint implies, and where each parameter comes from."""
     table = _table(family, source)
     chosen = choose(table, source.tensors)
-    for name in ("source_words.weight", "encoder.layers.0.feed_forward.w_1.weight"):
+    for name in (
+        "source_words.weight",
+        f"{_stack(family, source)}.layers.0.feed_forward.w_1.weight",
+    ):
         if name not in chosen:
             raise InputError(f"this is not {family.title}: {_wanting(name, table)}")
         _matrix(name, source, chosen)
@@ -59,7 +62,7 @@ def uses(family: Family, source: Source) -> dict[str, str]:
     use = {key: "(ignored)" if _ignored(family, key) else "" for key in source.tensors}
     use |= {key: f"(repeats {of})" for key, of in family.copies.items() if key in use}
     for name, rule in choose(_table(family, source), source.tensors).items():
-        for key in rule.keys:
+        for key in rule.used:
             use[key] = f"{use[key]}, {name}" if use[key] and use[key][0] != "(" else name
     return use
 
@@ -67,6 +70,12 @@ def uses(family: Family, source: Source) -> dict[str, str]:
 def _table(family: Family, source: Source) -> dict[str, list[Rule]]:
     layers = {stack: source.count_layers(start) for stack, start in family.layers.items()}
     return expand({**family.table, **family.found(source)}, layers)
+
+
+def _stack(family: Family, source: Source) -> str:
+    """The stack whose first layer shows the sizes: the encoder, if there is one."""
+    encoder = family.layers.get("encoder")
+    return "encoder" if encoder and source.count_layers(encoder) else "decoder"
 
 
 # The config
@@ -82,8 +91,8 @@ def _config(family: Family, source: Source, chosen: Mapping[str, Rule]) -> Model
         )
     known = {**said, **told}
     shown_by_tensors = {
-        **_sizes(source, chosen, known["h"]),
-        **_parts(chosen),
+        **_sizes(_stack(family, source), source, chosen, known["h"]),
+        **_parts(_stack(family, source), chosen),
         "output_bias": _has_output_bias(source, chosen),
         **_ties(source, chosen),
         **_positions(source, chosen, known.get("position_offset", 0)),
@@ -94,21 +103,22 @@ def _config(family: Family, source: Source, chosen: Mapping[str, Rule]) -> Model
     return ModelConfig(**fields)
 
 
-def _sizes(source: Source, chosen: Mapping[str, Rule], h: int) -> dict[str, Any]:
+def _sizes(stack: str, source: Source, chosen: Mapping[str, Rule], h: int) -> dict[str, Any]:
     matrix = partial(_matrix, source=source, chosen=chosen)
+    layer = f"{stack}.layers.0"
     vocab_size, d_model = matrix("source_words.weight")
     target = next((n for n in ("target_words.weight", "output.weight") if n in chosen), None)
-    values = matrix("encoder.layers.0.self_attention.out.weight")[1]
-    keys = matrix("encoder.layers.0.self_attention.qkv.weight")[0] - values
+    values = matrix(f"{layer}.self_attention.out.weight")[1]
+    keys = matrix(f"{layer}.self_attention.qkv.weight")[0] - values
     if type(h) is not int or h < 1 or values % h or keys % (2 * h):
         raise InputError(f"{h} heads do not divide the attention matrices", options=["h"])
-    d_ff = matrix("encoder.layers.0.feed_forward.w_2.weight")[1]
+    d_ff = matrix(f"{layer}.feed_forward.w_2.weight")[1]
     return {
         "vocab_size": vocab_size,
         "target_vocab_size": matrix(target)[0] if target else vocab_size,
         "d_model": d_model,
         "d_ff": d_ff,
-        "gated_feed_forward": matrix("encoder.layers.0.feed_forward.w_1.weight")[0] == 2 * d_ff,
+        "gated_feed_forward": matrix(f"{layer}.feed_forward.w_1.weight")[0] == 2 * d_ff,
         "h": h,
         "d_k": keys // (2 * h),
         "d_v": values // h,
@@ -131,17 +141,19 @@ def _depth(chosen: Mapping[str, Rule], stack: str) -> int:
     return len({name.split(".")[2] for name in chosen if name.startswith(f"{stack}.layers.")})
 
 
-def _parts(chosen: Mapping[str, Rule]) -> dict[str, Any]:
+def _parts(stack: str, chosen: Mapping[str, Rule]) -> dict[str, Any]:
     """Biases and norms exist in the model where they exist in the checkpoint."""
-    return {
+    embedding = {"encoder": "source_embedding", "decoder": "target_embedding"}[stack]
+    head = {"word_head": "transform"} if "word_head.dense.weight" in chosen else {}
+    return head | {
         setting: name in chosen
         for setting, name in {
-            "attention_bias": "encoder.layers.0.self_attention.out.bias",
-            "feed_forward_bias": "encoder.layers.0.feed_forward.w_2.bias",
-            "relative_per_layer": "encoder.relative.1.weight",
+            "attention_bias": f"{stack}.layers.0.self_attention.out.bias",
+            "feed_forward_bias": f"{stack}.layers.0.feed_forward.w_2.bias",
+            "relative_per_layer": f"{stack}.relative.1.weight",
             "encoder_final_norm": "encoder.norm.weight",
             "decoder_final_norm": "decoder.norm.weight",
-            "embedding_norm": "source_embedding.norm.weight",
+            "embedding_norm": f"{embedding}.norm.weight",
         }.items()
     }
 
@@ -167,12 +179,19 @@ def _positions(source: Source, chosen: Mapping[str, Rule], offset: int) -> dict[
     """A saved table is a formula that we know, or it is learned."""
     sides = ("source_embedding.positions", "target_embedding.positions")
     names = [name for name in sides if name in chosen]
-    if relative := chosen.get("encoder.relative.0.weight"):
+    tables = ("encoder.relative.0.weight", "decoder.relative.0.weight")
+    if relative := next((chosen[name] for name in tables if name in chosen), None):
         return {"relative_buckets": shape_of(relative, source.tensors)[0]}
     if not names:
         return {}
     length = max(_matrix(name, source, chosen)[0] for name in names) - offset
-    formulas = [recognise_sinusoids(source.tensors[chosen[name].keys[0]]) for name in names]
+    formulas = [
+        recognise_sinusoids(source.tensors[chosen[name].keys[0]])
+        for name in names
+        if chosen[name].added is None
+    ]
+    if not formulas:
+        return {"positions": "learned", "max_length": length}
     if formulas[0] is not None and all(formula == formulas[0] for formula in formulas):
         return {"positions": "sinusoidal", "max_length": length, **formulas[0]}
     return {"positions": "learned", "max_length": length}
@@ -201,7 +220,7 @@ def _check_complete(
         and chosen[name].keys
         and squeezed(shape) != (made := shape_of(chosen[name], source.tensors))
     ]
-    used = {key for name in (*shapes, *LEFT_OUT) if name in chosen for key in chosen[name].keys}
+    used = {key for name in (*shapes, *LEFT_OUT) if name in chosen for key in chosen[name].used}
     problems += [
         f"{shown(source.original[key])} is not used by {family.title}"
         for key in source.tensors

@@ -52,9 +52,12 @@ CERTIFICATE = """\
 | versions | {versions} |
 {assumed}
 Both computed in float32, without dropout, on the same ids: {RANDOM_SOURCES} sources of random words
-and, where there is a tokenizer, {n} sentences. Greedy ids are the best {STEPS} next words, each
-model reading its own.
+and, where there is a tokenizer, {n} sentences. {greedy}
 """
+GREEDY = (
+    f"Greedy ids are the best {STEPS} next words, each model\nreading its own.",
+    "Greedy ids are the best words of all places.",
+)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Certificate:
     assumed: Mapping[str, object]  # settings that the original was given, and does not prove
     random: tuple[int, int]  # sources with equal greedy ids, of how many
     sentences: tuple[int, int] | None  # without a tokenizer there are none
+    one_text: bool = False  # the model reads one text, and writes none
 
     @property
     def relative(self) -> float:
@@ -94,7 +98,7 @@ class Certificate:
             versions=_versions(),
             assumed=self._assumptions(),
             RANDOM_SOURCES=RANDOM_SOURCES,
-            STEPS=STEPS,
+            greedy=GREEDY[self.one_text],
             n=len(SENTENCES),
         )
 
@@ -131,12 +135,15 @@ def verify(
     original = found.original(source, config)
 
     def converted(source_ids: np.ndarray, target_ids: np.ndarray) -> np.ndarray:
-        return np.array(model(mx.array(source_ids), mx.array(target_ids)))
+        hidden = model.hidden(mx.array(source_ids), mx.array(target_ids))
+        return np.array(hidden if config.word_head == "none" else model.logits(hidden))
 
     random, sentences = _random_sources(config), _sentences(directory, config)
     target = _random_ids(config.target_size, (len(random), STEPS), config, seed=1)
     theirs = original.logits(random, target)
     ours = converted(random, target)[..., : theirs.shape[-1]]  # a word may be added for padding
+    if config.alone:  # what stands at padding means nothing
+        theirs, ours = (found[random != config.pad_id] for found in (theirs, ours))
     difference = np.abs(ours - theirs)
     certificate = Certificate(
         original=original.description,
@@ -151,6 +158,7 @@ def verify(
         sentences=None
         if sentences is None
         else _equal_ids(original.logits, converted, sentences, config),
+        one_text=config.alone is not None,
     )
     (directory / "PARITY.md").write_text(certificate.text(directory.name), encoding="utf-8")
     return certificate
@@ -225,7 +233,8 @@ def _equal_ids(
     original: Logits, converted: Logits, source: np.ndarray, config: ModelConfig
 ) -> tuple[int, int]:
     """Sources for which both models write the same, of how many"""
-    theirs, ours = (_greedy(logits, source, config) for logits in (original, converted))
+    write = _best_words if config.alone else _greedy
+    theirs, ours = (write(logits, source, config) for logits in (original, converted))
     return int((theirs == ours).all(axis=1).sum()), len(source)
 
 
@@ -237,3 +246,8 @@ def _greedy(logits: Logits, source: np.ndarray, config: ModelConfig) -> np.ndarr
         best = logits(source, ids)[:, -1].argmax(axis=-1)
         ids = np.append(ids, best[:, None], axis=1)
     return ids[:, 1:]
+
+
+def _best_words(logits: Logits, text: np.ndarray, config: ModelConfig) -> np.ndarray:
+    """(B,S) -> (B,S), nothing at padding"""
+    return np.where(text == config.pad_id, 0, logits(text, text).argmax(axis=-1))

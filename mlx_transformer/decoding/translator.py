@@ -239,7 +239,7 @@ class Translator(Writer):
         known = [i for i in ids if i != unknown]
         return any(token != WORD_START for token in self.tokenizer.source_tokens(known))
 
-    def text(self, ids: Ids) -> str:
+    def text(self, ids: Ids, source: Ids = ()) -> str:
         """Words of a sentence on one line, even if a model writes line feeds byte by byte"""
         return self.tokenizer.decode(ids).replace("\n", " ").replace("\r", " ")
 

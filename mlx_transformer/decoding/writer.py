@@ -72,17 +72,18 @@ class Writer:
             while batch.open:
                 advance({0: batch})
                 if batch.open:
-                    whole = self.text_so_far(batch.certain([0])[0])
+                    whole = self.text_so_far(batch.certain([0])[0], source)
                 else:
-                    whole = self.text(batch.results[0][0].ids)
+                    whole = self.text(batch.results[0][0].ids, source)
                 if whole.startswith(told) and whole != told:
                     yield whole[len(told) :]
                     told = whole
         return batch.results[0][0]
 
-    def text_so_far(self, ids: Ids) -> str:
+    def text_so_far(self, ids: Ids, source: Ids = ()) -> str:
         """A character of several bytes is not there before its last byte."""
-        return self.text(ids).rstrip("\ufffd")
+        return self.text(ids, source).rstrip("\ufffd")
 
-    def text(self, ids: Ids) -> str:
-        return self.tokenizer.decode(ids)
+    def text(self, ids: Ids, source: Ids = ()) -> str:
+        """What was written to this source."""
+        raise NotImplementedError

@@ -1,6 +1,7 @@
 """tokenizer.json: read whole by the `tokenizers` library."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import tokenizers
 
@@ -80,4 +81,26 @@ def byte_level_bpe(vocab: Mapping[str, int], merges: str, special: Sequence[str]
     model.add_special_tokens(
         [tokenizers.AddedToken(t, lstrip=t == "<mask>", special=True) for t in known]
     )
+    return model.to_str().encode()
+
+
+def word_pieces(words: str, settings: Mapping[str, Any]) -> bytes:
+    """The tokenizer.json of a BERT directory that has only vocab.txt."""
+    vocab = {word.rstrip("\r"): i for i, word in enumerate(words.removesuffix("\n").split("\n"))}
+    missing = [token for token in ("[UNK]", "[CLS]", "[SEP]") if token not in vocab]
+    if missing:
+        raise InputError(f"vocab.txt has no {missing[0]}: it is not BERT's")
+    lower = settings.get("do_lower_case", True)
+    model = tokenizers.Tokenizer(tokenizers.models.WordPiece(vocab, unk_token="[UNK]"))
+    model.normalizer = tokenizers.normalizers.BertNormalizer(
+        lowercase=lower,
+        strip_accents=settings.get("strip_accents"),
+        handle_chinese_chars=settings.get("tokenize_chinese_chars", True),
+    )
+    model.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
+    model.decoder = tokenizers.decoders.WordPiece()
+    around = [(token, vocab[token]) for token in ("[SEP]", "[CLS]")]
+    model.post_processor = tokenizers.processors.BertProcessing(*around)
+    special = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    model.add_special_tokens([token for token in special if token in vocab])
     return model.to_str().encode()

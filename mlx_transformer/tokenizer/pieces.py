@@ -4,12 +4,30 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from mlx_transformer.tokenizer.sides import WORD_START, load_sentencepiece, splitter
 
+MASK = "<mask>"
+
+
+def sentinel(n: int) -> str:
+    """What T5 writes in the place of the n-th span that is missing, counted from 0."""
+    return f"<extra_id_{n}>"
+
 
 class SentencePieceSide:
-    """Ids are SentencePiece's own."""
+    """Ids are SentencePiece's own.
+
+    Gaps (`<mask>`, `<extra_id_0>`, ...) stand for whole pieces: the space before one is part of it.
+    """
 
     def __init__(self, model: bytes) -> None:
         self._model = load_sentencepiece(model)
+        self._gaps = [MASK] if self.id_of(MASK) is not None else []
+        while self.id_of(sentinel(len(self.sentinels))) is not None:
+            self._gaps.append(sentinel(len(self.sentinels)))
+        self._splitter = splitter(self._gaps)
+
+    @property
+    def sentinels(self) -> list[str]:
+        return [gap for gap in self._gaps if gap != MASK]
 
     @property
     def size(self) -> int:
@@ -24,7 +42,13 @@ class SentencePieceSide:
         return i if self._model.id_to_piece(i) == piece else None
 
     def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return self._model.encode(list(texts))
+        if not self._gaps:
+            return self._model.encode(list(texts))
+        parts = [self._splitter.split(text) for text in texts]
+        return [[i for part in each for i in self._part(part)] for each in parts]
+
+    def _part(self, text: str) -> list[int]:
+        return [self._model.piece_to_id(text)] if text in self._gaps else self._model.encode(text)
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(i) for i in ids if 0 <= i < self.size])

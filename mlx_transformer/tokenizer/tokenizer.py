@@ -64,6 +64,12 @@ class Tokenizer:
     def unk_id(self) -> int:
         return self.target.unk_id
 
+    @property
+    def mask(self) -> tuple[str, int] | None:
+        """How a gap in a text is written, and its id, if the model knows gaps."""
+        known = ((token, self.source.id_of(token)) for token in ("[MASK]", "<mask>"))
+        return next(((token, i) for token, i in known if i is not None), None)
+
     # Text to ids
 
     def sources(self, texts: Sequence[str], eos_id: int) -> list[list[int]]:

@@ -14,7 +14,10 @@ from mlx_transformer.inputs.untrusted import read_json
 
 SETTINGS = "tokenizer_config.json"
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model")
-VOCABULARIES = ("tokenizer.json", *SENTENCEPIECE, "vocab.json", "merges.txt", "characters.json")
+VOCABULARIES = (
+    *("tokenizer.json", *SENTENCEPIECE),
+    *("vocab.json", "merges.txt", "vocab.txt", "characters.json"),
+)
 # The class of a model_type whose files do not name one.
 CLASSES = {
     "m2m_100": "M2M100Tokenizer",
@@ -25,6 +28,11 @@ CLASSES = {
     "t5": "T5Tokenizer",
     "mt5": "T5Tokenizer",
     "umt5": "T5Tokenizer",
+    "gpt2": "GPT2Tokenizer",
+    "bert": "BertTokenizer",
+    "distilbert": "BertTokenizer",
+    "roberta": "RobertaTokenizer",
+    "xlm-roberta": "XLMRobertaTokenizer",
 }
 KEPT = (
     "tokenizer_class",
@@ -34,6 +42,9 @@ KEPT = (
     "language_codes",
     "offset",
     "extra_ids",
+    "do_lower_case",
+    "strip_accents",
+    "tokenize_chinese_chars",
 )
 
 
@@ -76,9 +87,7 @@ def _one_name(kind: str, files: Mapping[str, bytes]) -> str:
     kind = kind.removesuffix("Fast")
     if kind == "M2M100Tokenizer" and "vocab.json" not in files:
         return "NllbTokenizer"  # published under the model's own type
-    if kind == "MT5Tokenizer":
-        return "T5Tokenizer"
-    return kind
+    return {"MT5Tokenizer": "T5Tokenizer", "DistilBertTokenizer": "BertTokenizer"}.get(kind, kind)
 
 
 def _prefixes(tasks: object) -> dict[str, str]:

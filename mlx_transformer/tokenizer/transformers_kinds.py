@@ -30,6 +30,7 @@ PieceIds = Mapping[str, int]
 
 FAIRSEQ_START = ("<s>", "<pad>", "</s>", "<unk>")
 BART_SPECIAL = (*FAIRSEQ_START, "<mask>")
+END_OF_TEXT = "<|endoftext|>"  # all that GPT-2 has
 # The languages of classes whose SentencePiece model does not hold them: they follow its pieces.
 LANGUAGES = {
     "NllbTokenizer": language_names.NLLB,
@@ -67,10 +68,10 @@ def _sides(
     side: Side = ByteSide()
     vocab: PieceIds = {}
     model = next((files[name] for name in SENTENCEPIECE if name in files), None)
-    if "tokenizer.json" in files or "merges.txt" in files:
+    if {"tokenizer.json", "merges.txt", "vocab.txt"} & files.keys():
         from mlx_transformer.tokenizer.json_file import JsonSide
 
-        content = files.get("tokenizer.json") or _byte_level(directory, files)
+        content = files.get("tokenizer.json") or _as_json(directory, settings, files)
         side = JsonSide(content, settings.get("vocab_size"))
         vocab = side.vocab
     elif model is not None:
@@ -82,11 +83,16 @@ def _sides(
     return side, side, vocab
 
 
-def _byte_level(directory: Path, files: Mapping[str, bytes]) -> bytes:
-    from mlx_transformer.tokenizer.json_file import byte_level_bpe
+def _as_json(directory: Path, settings: Settings, files: Mapping[str, bytes]) -> bytes:
+    """The tokenizer.json of directories from before there was one."""
+    from mlx_transformer.tokenizer.json_file import byte_level_bpe, word_pieces
 
-    vocab = read_vocab(directory / "vocab.json", files["vocab.json"])
-    return byte_level_bpe(vocab, files["merges.txt"].decode("utf-8", "replace"), BART_SPECIAL)
+    if "vocab.txt" in files:
+        return word_pieces(files["vocab.txt"].decode("utf-8", "replace"), settings)
+    gpt2 = settings["tokenizer_class"] == "GPT2Tokenizer"
+    unknown, special = (END_OF_TEXT, (END_OF_TEXT,)) if gpt2 else ("<unk>", BART_SPECIAL)
+    vocab = read_vocab(directory / "vocab.json", files["vocab.json"], unknown)
+    return byte_level_bpe(vocab, files["merges.txt"].decode("utf-8", "replace"), special)
 
 
 def _numbered(
@@ -141,11 +147,11 @@ def _listed(vocab: PieceIds) -> Side:
     return side(plain, special, vocab["<unk>"])
 
 
-def read_vocab(path: Path, content: bytes) -> dict[str, int]:
+def read_vocab(path: Path, content: bytes, needed: str = "<unk>") -> dict[str, int]:
     vocab = parse_json(content, str(path))
     valid = all(type(i) is int and i >= 0 for i in vocab.values())
-    if not valid or "<unk>" not in vocab:
-        raise InputError(f"{path} must be a JSON object from pieces to ids that has <unk>")
+    if not valid or needed not in vocab:
+        raise InputError(f"{path} must be a JSON object from pieces to ids that has {needed}")
     return vocab
 
 

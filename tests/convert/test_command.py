@@ -132,12 +132,12 @@ def test_a_tokenizer_that_does_not_belong_to_the_model_is_refused(
 def test_an_unknown_checkpoint_is_named_and_renaming_offered_where_it_can_work(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "bert").mkdir()
-    torch.save({"bert.pooler.weight": torch.zeros(2, 2)}, tmp_path / "bert" / "model.pt")
-    (tmp_path / "bert" / "config.json").write_text('{"model_type": "bert"}')
-    assert main(["convert", str(tmp_path / "bert"), str(tmp_path / "out")]) == 2
+    (tmp_path / "vit").mkdir()
+    torch.save({"vit.pooler.weight": torch.zeros(2, 2)}, tmp_path / "vit" / "model.pt")
+    (tmp_path / "vit" / "config.json").write_text('{"model_type": "vit"}')
+    assert main(["convert", str(tmp_path / "vit"), str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
-    assert "bert" in said and "which are encoder-decoders" in said and "--rename" not in said
+    assert "is a 'vit' model: of no family we know" in said and "--rename" not in said
     keys = {"net.enc.0.up": torch.zeros(2, 2), "net.dec.0.up": torch.zeros(2, 2)}
     torch.save(keys, tmp_path / "own.pt")
     assert main(["convert", str(tmp_path / "own.pt"), str(tmp_path / "out")]) == 2
