@@ -15,6 +15,9 @@ from mlx_transformer.errors import InputError
 
 VERBS = {
     "translate": "translate text, a file or a pipe; on a terminal, a prompt to type into",
+    "complete": "go on with a text: what a decoder alone does",
+    "embed": "vectors of texts, by an encoder alone",
+    "fill": "words for the gaps of a text, by an encoder alone",
     "serve": "a translation page and LibreTranslate's API on this machine",
     "train": "train a model from a recipe, or resume a run",
     "prepare": "turn the text of a recipe into a tokenizer and memory-mapped ids",

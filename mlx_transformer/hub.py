@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tqdm import tqdm
 
@@ -24,6 +24,12 @@ from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
 from mlx_transformer.storage import built_aside, is_model_directory, shipped_models
 from mlx_transformer.tokenizer import load_tokenizer
+
+if TYPE_CHECKING:
+    import mlx.core as mx
+
+    from mlx_transformer.decoding.completer import Completer
+    from mlx_transformer.decoding.text_encoder import TextEncoder
 
 NAME = re.compile(r"([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 FACTS = "facts.json"
@@ -68,6 +74,24 @@ def resolve(
     facts = {"name": str(model), "commit": checkpoint.name}
     tell(f"converting {model}, this once")
     return _keep(place, checkpoint, name.partition("/")[2], facts, dtype)
+
+
+def load_completer(model: str | Path, dtype: "mx.Dtype | None" = None) -> "Completer":
+    """As `load`, for a decoder alone (a GPT): a completer."""
+    from mlx_transformer.decoding import completer
+
+    return completer.load_completer(resolve(model, _name_of(dtype)), dtype)
+
+
+def load_text_encoder(model: str | Path, dtype: "mx.Dtype | None" = None) -> "TextEncoder":
+    """As `load`, for an encoder alone (a BERT): vectors of texts, and words for gaps."""
+    from mlx_transformer.decoding import text_encoder
+
+    return text_encoder.load_text_encoder(resolve(model, _name_of(dtype)), dtype)
+
+
+def _name_of(dtype: "mx.Dtype | None") -> str | None:
+    return None if dtype is None else str(dtype).removeprefix("mlx.core.")
 
 
 def checkpoint_of(model: str | Path, *, tell: Tell = silent, bar: type[tqdm] = NoBar) -> Path:

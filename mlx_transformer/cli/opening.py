@@ -12,7 +12,9 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.storage import default_model
 
 if TYPE_CHECKING:
+    from mlx_transformer.decoding.completer import Completer
     from mlx_transformer.decoding.pivot import Pivot
+    from mlx_transformer.decoding.text_encoder import TextEncoder
     from mlx_transformer.decoding.translator import Translator
 
 Opened = tuple[Path | None, "Translator | Pivot"]  # the model, or None for two in a row
@@ -26,13 +28,16 @@ class DownloadBar(tqdm):
         super().__init__(*args, **{**kwargs, "disable": None, "file": sys.stderr, "leave": False})
 
 
-def add_model_flags(parser: argparse.ArgumentParser) -> None:
+def add_model_flags(parser: argparse.ArgumentParser, example: str | None = None) -> None:
+    """With an example no model ships that could do it: one must be named."""
+    default = "" if example else " (default: the model that ships)"
     parser.add_argument(
         "--model",
         metavar="MODEL",
         type=Path,
+        required=example is not None,
         help="a model directory, a checkpoint that convert reads, or a name on the Hugging Face "
-        "hub such as Helsinki-NLP/opus-mt-en-de[@revision] (default: the model that ships)",
+        f"hub such as {example or 'Helsinki-NLP/opus-mt-en-de'}[@revision]{default}",
     )
     parser.add_argument(
         "--dtype",
@@ -61,6 +66,24 @@ def load_translator(model: Path, dtype: str | None = None) -> "Translator":
     from mlx_transformer.decoding.translator import load
 
     return load(model_directory(model, dtype), getattr(mx, dtype) if dtype else None)
+
+
+def open_completer(args: argparse.Namespace) -> "Completer":
+    import mlx.core as mx
+
+    from mlx_transformer.decoding.completer import load_completer
+
+    directory = model_directory(args.model, args.dtype)
+    return load_completer(directory, getattr(mx, args.dtype) if args.dtype else None)
+
+
+def open_text_encoder(args: argparse.Namespace) -> "TextEncoder":
+    import mlx.core as mx
+
+    from mlx_transformer.decoding.text_encoder import load_text_encoder
+
+    directory = model_directory(args.model, args.dtype)
+    return load_text_encoder(directory, getattr(mx, args.dtype) if args.dtype else None)
 
 
 def open_translator(args: argparse.Namespace) -> "Translator | Pivot":

@@ -1,4 +1,4 @@
-"""`mlx-transformer score`: how probable given translations are."""
+"""`mlx-transformer score`: how probable given translations, or texts, are."""
 
 import argparse
 from functools import reduce
@@ -6,7 +6,12 @@ from operator import add
 from typing import TYPE_CHECKING, Any
 
 from mlx_transformer.cli.lines import Lines
-from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_model
+from mlx_transformer.cli.opening import (
+    add_language_flags,
+    add_model_flags,
+    open_completer,
+    open_model,
+)
 from mlx_transformer.cli.output import show, to_json
 from mlx_transformer.errors import InputError
 
@@ -17,12 +22,14 @@ if TYPE_CHECKING:
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Log-probability (natural logarithm, the end of sentence included), number of tokens and "
-        "perplexity of given translations: one line each, then the total."
+        "perplexity of given translations: one line each, then the total. A decoder alone (a GPT) "
+        "scores texts."
     )
     parser.epilog = (
         "examples:\n"
         '  mlx-transformer score "Good morning." "Guten Morgen."\n'
-        "  mlx-transformer score --source test.en --target test.de --json"
+        "  mlx-transformer score --source test.en --target test.de --json\n"
+        "  mlx-transformer score --model runs/gpt-mini/model --source test.txt"
     )
     parser.add_argument("text", nargs="?", metavar="TEXT", help="a text")
     parser.add_argument("translation", nargs="?", metavar="TRANSLATION", help="its translation")
@@ -34,15 +41,28 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    sources, targets = pairs(args)
-    scores = open_model(args).score(sources, targets)
+    if args.model is not None and args.translation is None and args.target is None:
+        targets = texts(args)
+        scores, kind = open_completer(args).score(targets), "texts"
+    else:
+        sources, targets = pairs(args)
+        scores, kind = open_model(args).score(sources, targets), "pairs"
     total = reduce(add, scores)
     if args.json:
-        show(to_json({"pairs": [*map(as_object, scores)], "total": as_object(total)}))
+        show(to_json({kind: [*map(as_object, scores)], "total": as_object(total)}))
         return
     for score, target in zip(scores, targets, strict=True):
         show(f"{row(score)}\t{target}")
     show(f"{row(total)}\ttotal of {len(scores):,}")
+
+
+def texts(args: argparse.Namespace) -> list[str]:
+    if (args.text is None) == (args.source is None):
+        raise InputError("give a text, or --source FILE")
+    found = [args.text] if args.source is None else list(Lines(args.source))
+    if not found:
+        raise InputError(f"{args.source} is empty")
+    return found
 
 
 def pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:

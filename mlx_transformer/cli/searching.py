@@ -15,6 +15,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 
 if TYPE_CHECKING:
+    from mlx_transformer.decoding.completer import Completion
     from mlx_transformer.decoding.translator import Translation
 
 _DEFAULTS = SearchOptions()
@@ -100,9 +101,9 @@ class Meter:
         self.sentences = 0
         self.tokens = 0
 
-    def add(self, translation: "Translation") -> None:
+    def add(self, written: "Translation | Completion") -> None:
         self.sentences += 1
-        self.tokens += len(translation.tokens)
+        self.tokens += len(written.tokens)
 
     @property
     def seconds(self) -> float:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from mlx_transformer.cli.lines import STDIN, Lines, standard_input
 from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
@@ -23,9 +23,10 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import without_controls
 
 if TYPE_CHECKING:
+    from mlx_transformer.decoding.completer import Completion
     from mlx_transformer.decoding.translator import Translation
 
-    Translate = Callable[[list[str]], Iterator[Translation]]
+    Written = TypeVar("Written", Translation, Completion)
 
 LONG_LINE = 10_000  # letters
 
@@ -84,7 +85,7 @@ def run(args: argparse.Namespace) -> None:
             write(out, 0, text, translation, args.json)
         else:
             each = partial(translator.each, options=options, prefix=args.prefix)
-            translate_lines(partial(each, attention=args.json), Lines(source), out, args.json)
+            work_on_lines(partial(each, attention=args.json), Lines(source), out, args.json, write)
     return None
 
 
@@ -110,7 +111,13 @@ def output(path: str | None) -> Iterator[TextIO]:
             yield file
 
 
-def translate_lines(translate: "Translate", lines: Lines, out: TextIO, as_json: bool) -> None:
+def work_on_lines(
+    work: "Callable[[list[str]], Iterator[Written]]",
+    lines: Lines,
+    out: TextIO,
+    as_json: bool,
+    write: "Callable[[TextIO, int, str, Written, bool], None]",
+) -> None:
     """Line in, line out, each written as soon as it and all before it are done."""
     meter = Meter()
     # Translations that appear on the terminal show by themselves how far it is.
@@ -119,9 +126,9 @@ def translate_lines(translate: "Translate", lines: Lines, out: TextIO, as_json: 
         with notes(), progress or nullcontext():
             for block in lines.blocks():
                 warn_of_long(block)
-                for line, translation in zip(block, translate(block), strict=True):
-                    write(out, meter.sentences, line, translation, as_json)
-                    meter.add(translation)
+                for line, found in zip(block, work(block), strict=True):
+                    write(out, meter.sentences, line, found, as_json)
+                    meter.add(found)
                     if progress is not None:
                         progress.update()
     finally:
@@ -145,6 +152,10 @@ def write(out: TextIO, number: int, source: str, found: "Translation", as_json: 
         lines = [f"{number} ||| {each.text} ||| {each.score:.4f}" for each in ranked]
     else:
         lines = [found.text]
+    write_lines(out, lines)
+
+
+def write_lines(out: TextIO, lines: Sequence[str]) -> None:
     if out.isatty():
         lines = [without_controls(line) for line in lines]
     out.writelines(line + "\n" for line in lines)

@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from sentencepiece import SentencePieceTrainer
 
@@ -13,8 +13,8 @@ from mlx_transformer.recipes import TokenizerConfig
 MAX_SENTENCES = 2_000_000
 
 
-def learn(sentences: Iterable[str], config: TokenizerConfig) -> bytes:
-    """A serialised model with our special ids: pad 0, start 1, end 2, unknown 3."""
+def learn(sentences: Iterable[str], config: TokenizerConfig, gaps: Sequence[str] = ()) -> bytes:
+    """A serialised model with our special ids: pad 0, start 1, end 2, unknown 3, then gaps."""
     model = io.BytesIO()
     try:
         SentencePieceTrainer.train(
@@ -27,6 +27,7 @@ def learn(sentences: Iterable[str], config: TokenizerConfig) -> bytes:
             bos_id=1,
             eos_id=2,
             unk_id=3,
+            user_defined_symbols=list(gaps),
             minloglevel=2,  # what goes wrong is raised; nothing is printed
         )
     except RuntimeError as error:
