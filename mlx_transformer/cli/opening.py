@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from mlx_transformer.cli.output import tell
 from mlx_transformer.errors import InputError
-from mlx_transformer.storage import default_model
+from mlx_transformer.storage import CONFIG_FILE, default_model
 
 if TYPE_CHECKING:
     from mlx_transformer.decoding.completer import Completer
@@ -66,6 +66,13 @@ def load_translator(model: Path, dtype: str | None = None) -> "Translator":
     from mlx_transformer.decoding.translator import load
 
     return load(model_directory(model, dtype), getattr(mx, dtype) if dtype else None)
+
+
+def is_decoder_alone(model: Path) -> bool:
+    from mlx_transformer.config import ModelConfig
+
+    path = model_directory(model) / CONFIG_FILE
+    return path.is_file() and ModelConfig.load(path).alone == "decoder"
 
 
 def open_completer(args: argparse.Namespace) -> "Completer":

@@ -9,6 +9,7 @@ from mlx_transformer.cli.lines import Lines
 from mlx_transformer.cli.opening import (
     add_language_flags,
     add_model_flags,
+    is_decoder_alone,
     open_completer,
     open_model,
 )
@@ -41,7 +42,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> None:
-    if args.model is not None and args.translation is None and args.target is None:
+    if args.model is not None and is_decoder_alone(args.model):
         targets = texts(args)
         scores, kind = open_completer(args).score(targets), "texts"
     else:
@@ -57,8 +58,8 @@ def run(args: argparse.Namespace) -> None:
 
 
 def texts(args: argparse.Namespace) -> list[str]:
-    if (args.text is None) == (args.source is None):
-        raise InputError("give a text, or --source FILE")
+    if (args.text is None) == (args.source is None) or args.translation or args.target:
+        raise InputError("a decoder alone scores texts: give one, or --source FILE")
     found = [args.text] if args.source is None else list(Lines(args.source))
     if not found:
         raise InputError(f"{args.source} is empty")
