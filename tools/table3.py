@@ -5,8 +5,9 @@
 
 Each preset of `config.PRESETS` that is a row of the table is trained with an eighth of its widths
 and half of its layers; heads, dropout, smoothing and positions are the paper's. As in the paper,
-checkpoints are not averaged and beam 4 with alpha 0.6 translates. A call that was stopped goes on
-where it was, and what is finished is not trained again.
+checkpoints are not averaged and beam 4 with alpha 0.6 translates. The learning rate is that of the
+recipe, the same for all rows. A call that was stopped goes on where it was, and what is finished
+is not trained again.
 """
 
 import argparse
@@ -24,7 +25,6 @@ from mlx_transformer.recipes import (
     FROM_TOKENIZER,
     ModelSection,
     Recipe,
-    TrainingConfig,
     ValidationConfig,
     load_recipe,
 )
@@ -69,30 +69,28 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="where runs go")
-    parser.add_argument("--recipe", default="numbers", help="whose text and vocabulary to take")
+    parser.add_argument(
+        "--recipe", default="numbers", help="its text, vocabulary and learning rate"
+    )
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("--rows", nargs="+", choices=list(PAPER), default=list(PAPER))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--batch-tokens", type=int, default=1024)
-    parser.add_argument("--warmup", type=int, default=200)
     parser.add_argument("--write", type=Path, metavar="FILE", help="write the table there as well")
     args = parser.parse_args()
-    training = TrainingConfig(
-        max_steps=args.steps,
-        batch_tokens=args.batch_tokens,
-        warmup=args.warmup,
-        average_last=1,
-        keep_last=1,
-        save_every=max(args.steps // 4, 1),
-    )
     recipe = load_recipe(args.recipe, args.overrides)
     recipe = replace(
         recipe,
-        training=training,
-        validation=replace(
-            recipe.validation, every=args.steps, beam=ValidationConfig.beam, sentences=500
+        training=replace(
+            recipe.training,
+            max_steps=args.steps,
+            batch_tokens=args.batch_tokens,
+            average_last=1,
+            keep_last=1,
+            save_every=max(args.steps // 4, 1),
         ),
+        validation=replace(recipe.validation, every=args.steps, beam=ValidationConfig.beam),
     )
     prepare(recipe, args.out / "data")
     for seed in args.seeds:

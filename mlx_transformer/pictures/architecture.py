@@ -87,31 +87,46 @@ def draw_architecture(model: Transformer, title: str, path: Path) -> None:
 
 
 def towers(model: Transformer) -> list[Tower]:
-    """The encoder and the decoder."""
-    d, size = model.config.d_model, model.config.target_size
-    words = f"{model.config.vocab_size:,} × {d}"
-    shared = "one matrix for source, target and output" if model.config.shared_embeddings else ""
-    output = Block("output", "Linear", f"{d} → {size:,}" + _tied(model))
-    softmax = Block("operation", "Softmax")
-    encoder = Tower(
-        "source ids (B, S)",
+    """The encoder and the decoder, or the one of them that there is."""
+    names = [name for name in ("encoder", "decoder") if name in model]
+    return [tower(model, name, last=name == names[-1]) for name in names]
+
+
+def tower(model: Transformer, name: str, *, last: bool) -> Tower:
+    config, stack = model.config, model[name]
+    axes = "(B, S)" if name == "encoder" else "(B, T)"
+    both = config.alone is None
+    text = "ids" if not both else "source ids" if name == "encoder" else "target ids, shifted right"
+    words = f"{config.vocab_size if name == 'encoder' else config.target_size:,} × {config.d_model}"
+    if name == "decoder" and both and config.shared_embeddings:
+        words = "the same matrix"
+    norms = [block(stack.norm)] if "norm" in stack else []
+    return Tower(
+        f"{text} {axes}",
         Block("embedding", "Word vectors", words),
-        _positions(model),
-        sublayers(model.encoder.layers[0], masked=False),
-        len(model.encoder.layers),
-        _last_norm(model.encoder),
-        f"memory (B, S, {d})",
+        None if config.positions == "relative" else f"{config.positions} positions",
+        sublayers(stack.layers[0], masked=name == "decoder"),
+        len(stack.layers),
+        [*norms, *(output(model) if last else [])],
+        result(config, axes, last=last),
     )
-    decoder = Tower(
-        "target ids, shifted right (B, T)",
-        Block("embedding", "Word vectors", shared or f"{size:,} × {d}"),
-        _positions(model),
-        sublayers(model.decoder.layers[0], masked=True),
-        len(model.decoder.layers),
-        [*_last_norm(model.decoder), output, softmax],
-        f"probabilities (B, T, {size:,})",
-    )
-    return [encoder, decoder]
+
+
+def output(model: Transformer) -> list[Block]:
+    """What lies above the last stack: figure 1's linear layer and softmax, if it writes words."""
+    config = model.config
+    if config.word_head == "none":
+        return []
+    again = "   the word matrix again" if config.tied_output else ""
+    linear = Block("output", "Linear", f"{config.d_model} → {config.target_size:,}{again}")
+    head = [Block("output", "Word head")] if "word_head" in model else []
+    return [*head, linear, Block("operation", "Softmax")]
+
+
+def result(config: ModelConfig, axes: str, *, last: bool) -> str:
+    if last and config.word_head != "none":
+        return f"probabilities {axes[:-1]}, {config.target_size:,})"
+    return f"{'vectors' if last else 'memory'} {axes[:-1]}, {config.d_model})"
 
 
 def sublayers(layer: nn.Module, *, masked: bool) -> list[Sublayer]:
@@ -154,19 +169,6 @@ def summary(model: Transformer) -> str:
         f"dropout {config.dropout:g}, label smoothing {config.label_smoothing:g}\n"
         "B sentences of S source and T target tokens"
     )
-
-
-def _last_norm(stack: nn.Module) -> list[Block]:
-    return [block(stack.norm)] if "norm" in stack else []
-
-
-def _positions(model: Transformer) -> str | None:
-    kind = model.config.positions
-    return None if kind == "relative" else f"{kind} positions"
-
-
-def _tied(model: Transformer) -> str:
-    return "   the word matrix again" if model.config.tied_output else ""
 
 
 # On paper: inches, counted from below on the left
@@ -340,21 +342,30 @@ def draw_sublayer(
 
 def draw_model(pen: Pen, model: Transformer) -> float:
     """Figure 1; the height of its top."""
-    encoder, decoder = towers(model)
+    drawn = towers(model)
     pre_norm = model.config.norm == "pre"
-    left = draw_tower(pen, ENCODER, encoder, -1, pre_norm=pre_norm)
-    right = draw_tower(pen, DECODER, decoder, +1, pre_norm=pre_norm)
-    pen.arrow((DECODER, right.top), (DECODER, right.top + 0.25))
-    pen.faint(DECODER, right.top + 0.37, decoder.result)
-    if right.memory is not None:
-        # Keys and values of the decoder's second attention, from the encoder's last layer.
-        between, over = (ENCODER + DECODER) / 2 + 0.1, left.top + 0.25
-        x, y = DECODER - SPREAD, right.memory
-        way = [(ENCODER, left.top), (ENCODER, over), (between, over), (between, y)]
-        pen.arrow(*way, (x, y), (x, y + 0.14))
-        pen.arrow((x, y), (DECODER, y), (DECODER, y + 0.14))
-    pen.faint(ENCODER, left.top + 0.37, encoder.result)
-    return right.top + 0.37
+    columns = [ENCODER, DECODER] if len(drawn) == 2 else [(ENCODER + DECODER) / 2]
+    sides = [-1, +1][-len(drawn) :]
+    ends = [
+        draw_tower(pen, x, tower, side, pre_norm=pre_norm)
+        for x, tower, side in zip(columns, drawn, sides, strict=True)
+    ]
+    for x, tower, end in zip(columns, drawn, ends, strict=True):
+        pen.faint(x, end.top + 0.37, tower.result)
+    pen.arrow((columns[-1], ends[-1].top), (columns[-1], ends[-1].top + 0.25))
+    if len(drawn) == 2:
+        draw_memory(pen, *ends)
+    return max(end.top for end in ends) + 0.37
+
+
+def draw_memory(pen: Pen, encoder: Ends, decoder: Ends) -> None:
+    """Keys and values of the decoder's second attention, from the encoder's last layer."""
+    assert decoder.memory is not None
+    between, over = (ENCODER + DECODER) / 2 + 0.1, encoder.top + 0.25
+    x, y = DECODER - SPREAD, decoder.memory
+    way = [(ENCODER, encoder.top), (ENCODER, over), (between, over), (between, y)]
+    pen.arrow(*way, (x, y), (x, y + 0.14))
+    pen.arrow((x, y), (DECODER, y), (DECODER, y + 0.14))
 
 
 def draw_attention_of(pen: Pen, config: ModelConfig) -> float:

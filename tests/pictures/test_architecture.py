@@ -64,6 +64,13 @@ def test_sublayers_are_in_the_order_in_which_they_run():
     assert [part.reads_memory for part in decoder.sublayers] == [False, True, False]
 
 
+def test_a_model_of_one_half(tmp_path):
+    decoder = words(preset("tiny", encoder_layers=0), tmp_path / "gpt.svg")
+    assert decoder.count("Add & Norm") == 2 and "probabilities (B, T, 1,000)" in decoder
+    vectors = words(preset("tiny", decoder_layers=0, word_head="none"), tmp_path / "bert.svg")
+    assert "vectors (B, S, 64)" in vectors and "Linear" not in vectors
+
+
 def test_nothing_is_computed(tmp_path):
     """The drawing of a model that no machine could hold."""
     config = preset("big", d_model=1 << 16, vocab_size=1 << 24, h=1)
