@@ -93,6 +93,23 @@ def norm(config: ModelConfig) -> nn.Module:
     return kind(config.d_model, eps=config.norm_eps)
 
 
+def heads(x: mx.array, sizes: Sequence[int]) -> list[mx.array]:
+    """Projections side by side, of heads of these sizes: (B,T,h*sum) -> (B,h,T,size) each"""
+    B, T, width = x.shape
+    if len(set(sizes)) == 1:
+        return device.by_head(x.reshape(B, T, -1, sizes[0]), len(sizes))
+    h = width // sum(sizes)
+    bounds = [h * sum(sizes[:i]) for i in range(1, len(sizes))]
+    parts = mx.split(x, bounds, axis=-1)
+    return [device.by_head(part.reshape(B, T, h, -1), 1)[0] for part in parts]
+
+
+def joined(x: mx.array) -> mx.array:
+    """(B,h,T,d) -> (B,T,h*d)"""
+    B, _, T, _ = x.shape
+    return (x if T == 1 else x.swapaxes(1, 2)).reshape(B, T, -1)
+
+
 def word_matrix(size: int, d_model: int) -> nn.Embedding:
     """(V,d_model) of variance 1/d_model: unit variance once scaled, and logits of order one."""
     matrix = nn.Embedding(size, d_model)

@@ -25,6 +25,8 @@ from mlx_transformer.blocks import (
     KeysValuesCache,
     Maps,
     dropout,
+    heads,
+    joined,
     keyed,
     linear,
     norm,
@@ -211,23 +213,6 @@ class CrossAttention(nn.Module):
         k, v = self.keys_values(memory) if isinstance(memory, mx.array) else memory
         (q,) = heads(self.q(x), self._sizes[:1])
         return self.out(attend(q, k, v, mask, self._scale, maps))
-
-
-def heads(x: mx.array, sizes: Sequence[int]) -> list[mx.array]:
-    """Projections side by side, of heads of these sizes: (B,T,h*sum) -> (B,h,T,size) each"""
-    B, T, width = x.shape
-    if len(set(sizes)) == 1:
-        return device.by_head(x.reshape(B, T, -1, sizes[0]), len(sizes))
-    h = width // sum(sizes)
-    bounds = [h * sum(sizes[:i]) for i in range(1, len(sizes))]
-    parts = mx.split(x, bounds, axis=-1)
-    return [device.by_head(part.reshape(B, T, h, -1), 1)[0] for part in parts]
-
-
-def joined(x: mx.array) -> mx.array:
-    """(B,h,T,d) -> (B,T,h*d)"""
-    B, _, T, _ = x.shape
-    return (x if T == 1 else x.swapaxes(1, 2)).reshape(B, T, -1)
 
 
 # 3.3 Position-wise feed-forward networks

@@ -34,7 +34,7 @@ class Layout:
 
     def join(self, named: NamedArrays) -> Vectors:
         return [
-            mx.concatenate([self._turned(name, named[name]).reshape(-1) for name in names])
+            mx.concatenate([self._as_stored(name, named[name]).reshape(-1) for name in names])
             for names in self._names
         ]
 
@@ -46,11 +46,12 @@ class Layout:
             parts = mx.split(vector, ends[:-1].tolist())
             for name, part in zip(names, parts, strict=True):
                 shape = self._shapes[name]
-                lying = part.reshape(shape[::-1] if name in self._transposed else shape)
-                named[name] = self._turned(name, lying)
+                stored = part.reshape(shape[::-1] if name in self._transposed else shape)
+                named[name] = self._as_stored(name, stored)
         return named
 
-    def _turned(self, name: str, weight: mx.array) -> mx.array:
+    def _as_stored(self, name: str, weight: mx.array) -> mx.array:
+        """The weight from its own shape to that in the vector, and back"""
         return weight.T if name in self._transposed else weight
 
 

@@ -17,7 +17,7 @@ from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.prepare import PreparationReport, TellPairs, prepare, prepared
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
-from mlx_transformer.recipes import Recipe, ValidationConfig, load_recipe
+from mlx_transformer.recipes import Recipe, TrainingConfig, ValidationConfig, load_recipe
 from mlx_transformer.storage import built_aside, load_model, locked, replace_text, save_model
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
@@ -205,36 +205,20 @@ def train(
     group: mx.distributed.Group,
 ) -> Outcome:
     """Train a run, from wherever it is, to its end or until interrupted."""
-    recipe = run.recipe
     config, state, progress = run.restore(reporter.message)
     progress = replace(progress, tokenizer=run.same_tokenizer(config, progress.tokenizer))
-    if progress.step > 0:
-        reporter.message(f"going on after step {progress.step} of {recipe.training.max_steps}")
     if group.rank() == 0:
         MetricsLog(run.files.metrics).cut(progress.step, reporter.message)
-    if recipe.training.warmup > recipe.training.max_steps:
-        reporter.message(
-            f"training.warmup {recipe.training.warmup:,} is beyond training.max_steps "
-            f"{recipe.training.max_steps:,}: the learning rate never reaches its peak"
-        )
-    if device.builds_kernels():
-        reporter.message("the first steps build kernels: up to a minute each, once")
+    _say_what_comes(run.recipe.training, progress.step, reporter)
 
-    batches = Batches(
-        ParallelCorpus.open(run.files.data, "train"),
-        config,
-        recipe.training.batch_tokens,
-        seed=recipe.training.seed,
-        rank=group.rank(),
-        size=group.size(),
-    )
-    if recipe.training.micro_batches is None and progress.step == 0:
-        pieces = agreed_micro_batches(config, recipe.training, batches.shapes, group)
+    batches = _training_batches(run, config, group)
+    if run.recipe.training.micro_batches is None and progress.step == 0:
+        pieces = agreed_micro_batches(config, run.recipe.training, batches.shapes, group)
         run = run.cut_into(pieces, write=group.rank() == 0)
-        recipe = run.recipe
+    recipe = run.recipe
     hooks = Hooks(
         reporter,
-        _validator(run, "valid", run.recipe.validation, config, translate),
+        _validator(run, "valid", recipe.validation, config, translate),
         lambda best: run.write_model(best, run.files.best),
         interruption,
     )
@@ -248,6 +232,29 @@ def train(
         *_, newest = run.average(recipe.training.average_last, run.files.model)
         _test(run, int(newest.name.removeprefix("step-")), translate, reporter)
     return outcome
+
+
+def _say_what_comes(training: TrainingConfig, step: int, reporter: Reporter) -> None:
+    if step > 0:
+        reporter.message(f"going on after step {step} of {training.max_steps}")
+    if training.warmup > training.max_steps:
+        reporter.message(
+            f"training.warmup {training.warmup:,} is beyond training.max_steps "
+            f"{training.max_steps:,}: the learning rate never reaches its peak"
+        )
+    if device.builds_kernels():
+        reporter.message("the first steps build kernels: up to a minute each, once")
+
+
+def _training_batches(run: Run, config: ModelConfig, group: mx.distributed.Group) -> Batches:
+    return Batches(
+        ParallelCorpus.open(run.files.data, "train"),
+        config,
+        run.recipe.training.batch_tokens,
+        seed=run.recipe.training.seed,
+        rank=group.rank(),
+        size=group.size(),
+    )
 
 
 def _validator(

@@ -96,7 +96,7 @@ class Trainer:
         report = self._window.report(step, self._group.size())
         self._window = Window(self._training.max_steps)
         self._check()
-        if self._first:
+        if self._is_first_rank:
             self._log.append(report)
             self._hooks.reporter.trained(report)
 
@@ -117,7 +117,7 @@ class Trainer:
             return progress
         self._check()
         with self._window.paused():
-            if self._first:
+            if self._is_first_rank:
                 model = self._step.model_of(self._state)
                 report = self._hooks.validate(model, progress.step)
                 progress = _judged(progress, report)
@@ -125,12 +125,12 @@ class Trainer:
                     self._hooks.save_best(model)
                 self._log.append(report)
                 self._hooks.reporter.validated(report)
-            since = self._sum(progress.validations_since if self._first else 0)
+            since = self._sum(progress.validations_since if self._is_first_rank else 0)
         return replace(progress, validations_since=since)
 
     def _save(self, progress: Progress) -> None:
         self._check()
-        if self._first:
+        if self._is_first_rank:
             with self._window.paused():
                 self._checkpoints.save(self._step.unpack(self._state), progress, self._model)
                 self._checkpoints.prune(self._training.save_every, self._training.keep_last)
@@ -139,7 +139,7 @@ class Trainer:
         return self._sum(self._hooks.interrupted()) > 0
 
     @property
-    def _first(self) -> bool:
+    def _is_first_rank(self) -> bool:
         return self._group.rank() == 0
 
     def _sum(self, value: int) -> int:
