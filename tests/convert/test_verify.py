@@ -7,22 +7,21 @@ from pathlib import Path
 import mlx.core as mx
 import numpy as np
 import pytest
+import torch
+import transformers
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
-
-from mlx_transformer.__main__ import main  # noqa: E402
-from mlx_transformer.convert.conversion import convert  # noqa: E402
-from mlx_transformer.convert.export_marian import export_marian  # noqa: E402
-from mlx_transformer.convert.family import Options  # noqa: E402
-from mlx_transformer.convert.verify import Certificate, verify  # noqa: E402
-from mlx_transformer.errors import RunError  # noqa: E402
-from mlx_transformer.storage import load_model, save_model  # noqa: E402
-from tests.parity import test_convert_fairseq as fairseq  # noqa: E402
-from tests.parity import test_convert_projects as projects  # noqa: E402
-from tests.parity import test_convert_torch as users  # noqa: E402
-from tests.parity import test_convert_transformers as hugging_face  # noqa: E402
-from tests.tiny_directory import write_model  # noqa: E402
+from mlx_transformer.__main__ import main
+from mlx_transformer.convert.conversion import convert
+from mlx_transformer.convert.export_marian import export_marian
+from mlx_transformer.convert.family import Options
+from mlx_transformer.convert.verify import Certificate, verify
+from mlx_transformer.errors import RunError
+from mlx_transformer.storage import load_model, save_model
+from tests.parity import test_convert_fairseq as fairseq
+from tests.parity import test_convert_projects as projects
+from tests.parity import test_convert_torch as users
+from tests.parity import test_convert_transformers as hugging_face
+from tests.tiny_directory import write_model
 
 torch.set_num_threads(1)  # these matrices are too small to share
 

@@ -5,6 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+import transformers
 
 from mlx_transformer import hub
 from mlx_transformer.__main__ import main
@@ -13,8 +15,6 @@ from tests.parity import test_tokenizers as published
 from tests.test_hub import use_hub
 from tests.tokenizer.ten_scripts import lines
 
-torch = pytest.importorskip("torch")
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
 TINY: dict[str, Any] = {

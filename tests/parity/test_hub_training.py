@@ -4,6 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import transformers
 
 from mlx_transformer import hub
 from mlx_transformer.config import ModelConfig
@@ -15,7 +16,6 @@ from tests.parity import test_hub_models as models
 from tests.parity import test_tokenizers as published
 from tests.tokenizer.ten_scripts import lines
 
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
 

@@ -6,12 +6,12 @@ import random
 from pathlib import Path
 
 import pytest
+import transformers
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from mlx_transformer.data import numbers
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 
 NASTY = [

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from mlx_transformer.tokenizer import Tokenizer, language_names, load_tokenizer
 from mlx_transformer.tokenizer.transformers_files import collect
 from tests.tokenizer.ten_scripts import lines
 
-transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.slow
 
 ODD = ["", "special</s>tokens<pad>spelled<unk>out", "two\nlines\tand tabs"]
