@@ -150,7 +150,7 @@ def by_head(x: mx.array, parts: int) -> list[mx.array]:
     B, T, _, d = x.shape
     if T == 1:  # a reshape is enough: nothing has to move
         return list(mx.split(x.reshape(B, -1, 1, d), parts, axis=1))
-    if is_gpu():  # transposed after: then their gradients are joined where they lie, in one copy
+    if is_gpu():  # split first: the backward pass then joins the gradients in one copy
         return [part.swapaxes(1, 2) for part in mx.split(x, parts, axis=2)]
     # Each head in one piece, as products on a CPU want it.
     return list(mx.split(mx.contiguous(x.swapaxes(1, 2)), parts, axis=1))

@@ -187,7 +187,7 @@ def _converted_file(path: Path, dtype: str | None, tell: Tell) -> Path:
         return known.model
     tell(f"converting {path}, this once")
     made = _keep(place, path, title, {"name": str(path)}, dtype)
-    for entry in cached():  # made of it before it changed
+    for entry in cached():  # older conversions, from before the file changed
         if entry.name == str(path) and _stamp(path) not in entry.directory.name:
             shutil.rmtree(entry.directory)
     return made

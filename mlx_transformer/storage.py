@@ -52,7 +52,7 @@ def built_aside(target: Path) -> Iterator[Path]:
     try:
         if old.exists() and not target.exists():  # a process was killed between the two renames
             old.rename(target)
-        for rest in (aside, old):  # of a process that was killed
+        for rest in (aside, old):  # left by a process that was killed
             shutil.rmtree(rest, ignore_errors=True)
         aside.mkdir(parents=True)
         yield aside
@@ -65,7 +65,7 @@ def built_aside(target: Path) -> Iterator[Path]:
         shutil.rmtree(old, ignore_errors=True)
     except OSError as error:
         if error.filename and not Path(error.filename).is_relative_to(target.parent):
-            raise  # a file that was to be read
+            raise  # not ours: a file that the caller reads
         reason = error.strerror or str(error)
         raise RunError(f"could not save {target}: {reason}; what was saved is kept") from error
     finally:
@@ -85,7 +85,7 @@ def locked(lock: Path, what: str) -> Iterator[None]:
             except BlockingIOError:
                 raise RunError(f"{what} by {_holder(file)}: wait for it, or stop it") from None
             if not _is_at(file, lock):
-                continue  # the one before took it away just now
+                continue  # its last holder has just deleted it: take a new one
             file.truncate(0)
             file.write(f"{os.getpid()}\n")
             file.flush()

@@ -50,7 +50,7 @@ def position_tables(
     return encoder[config.position_offset :], decoder[config.position_offset :]
 
 
-# What the frameworks of the paper's Transformer have no other form of.
+# What frameworks with only the paper's Transformer need a model to be.
 PLAIN_PARTS: dict[str, Any] = {
     "norm_kind": "layer",
     "scale_attention": True,

@@ -112,7 +112,7 @@ PEGASUS = HubFormat(
         "shared_embeddings": True,
         "tied_output": True,
     },
-    {"normalize_before": True, "normalize_embedding": False},  # asked for by CTranslate2
+    {"normalize_before": True, "normalize_embedding": False},  # CTranslate2 looks for these
 )
 
 

@@ -22,7 +22,7 @@ DTYPES = {
     0x404: "float32",
     0x408: "float64",
 }
-# Whole numbers with their scale behind them, in no order that one kind of processor needs.
+# Whole numbers, and behind them one scale for all. Types for one kind of processor are not read.
 QUANTIZED = {0x4101: "int8", 0x4102: "int16"}
 
 

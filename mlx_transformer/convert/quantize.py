@@ -20,7 +20,7 @@ from mlx_transformer.storage import (
 
 def quantize_directory(directory: Path, bits: int) -> None:
     """Store every matrix (word vectors too) in `bits` bits a weight; norms and biases stay."""
-    # Lazily: `load_model` reads every weight of what may be a stranger's; this was just written.
+    # Without the checks of `load_model`, which read every weight: these files were just written.
     model = Transformer(ModelConfig.load(directory / CONFIG_FILE))
     model.load_weights(str(directory / WEIGHTS_FILE), strict=True)
     model.config = replace(model.config, quantization=bits)
@@ -30,7 +30,7 @@ def quantize_directory(directory: Path, bits: int) -> None:
             f"nothing to quantise: no matrix has a multiple of {QUANTIZATION_GROUP} columns "
             f"(d_model is {model.config.d_model})"
         )
-    # All is read before the file is written over; one by one, or all plain matrices were in memory.
+    # Read everything before the file is overwritten, one by one: plain matrices take much memory.
     for array in named_parameters(model).values():
         mx.eval(array)
     save_model(model, directory)

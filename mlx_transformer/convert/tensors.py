@@ -46,7 +46,7 @@ class Storage:
         """`count` values from byte `offset` of the storage on."""
         assert self.start is not None
         dtype = self.byteorder + dtype
-        if count == 0:  # nothing cannot be mapped
+        if count == 0:  # memmap refuses to map nothing
             return np.empty(0, dtype)
         start = self.start + offset
         return np.asarray(np.memmap(self.path, dtype, mode="r", offset=start, shape=(count,)))
@@ -142,7 +142,7 @@ class QuantizedTensor:
     def numpy(self) -> np.ndarray:
         scale = self.scale.numpy() if isinstance(self.scale, LazyTensor) else self.scale
         by_row = np.reshape(scale, (-1, *[1] * (len(self.shape) - 1)))
-        with np.errstate(divide="ignore", invalid="ignore"):  # a damaged file is not our warning
+        with np.errstate(divide="ignore", invalid="ignore"):  # not finite: refused by load_model
             return self.whole.numpy().astype(np.float32) / by_row.astype(np.float32)
 
 

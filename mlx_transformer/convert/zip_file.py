@@ -22,7 +22,8 @@ from mlx_transformer.inputs.printable import shown
 
 ZIP_MAGIC = b"PK\x03\x04"
 MAX_DIRECTORY_BYTES = 16 << 20
-# Weights hardly shrink. This much more than the file, and a little, is what zeros may add.
+# Weights hardly compress. A file may unpack to at most so many times its size (some hold many
+# zeros), and always to this many bytes.
 MAX_GROWTH = 20
 ALWAYS_FINE = 1 << 20
 

@@ -10,7 +10,7 @@ from random import Random
 from typing import TypeVar
 
 Item = TypeVar("Item")
-Unread = TypeVar("Unread")  # what stands for a line that is no text
+Unread = TypeVar("Unread")  # takes the place of a line that cannot be read
 TextPair = tuple[str, str]
 
 SENTENCE_ENDS = ".!?"

@@ -57,7 +57,7 @@ def open_text(data: DataConfig, split: str) -> ParallelText:
 def _parallel(pair: FilePair) -> Iterator[Pair]:
     try:
         yield from zip(_lines(pair.source), _lines(pair.target), strict=True)
-    except ValueError:  # their lines were counted before
+    except ValueError:  # one is longer, and when their lines were counted both were alike
         raise InputError(
             f"{pair.source} or {pair.target} changed while it was read: prepare again when it is "
             "whole"

@@ -72,10 +72,8 @@ class SearchBatch:
             self._read_sources(sources)
         self._flags: mx.array | None = None
         self._dropped: set[int] = set()
-        self._before = (
-            self.hyps,
-            self._sentences,
-        )  # those of a step ago are computed: reading them does not wait
+        # As of a step ago: those are computed, and reading them does not wait.
+        self._before = self.hyps, self._sentences
 
     def _read_sources(self, sources: Sequence[Ids]) -> None:
         """Encode them: what all steps attend to"""

@@ -76,7 +76,7 @@ class Routes:
 
     async def stream(self, request: Request) -> StreamingResponse:
         events = streamed(self._service, await self._parameters(request))
-        first = await anext(events)  # what is wrong with the request is still a status
+        first = await anext(events)  # raises what is wrong, while a status can still be sent
 
         async def lines() -> AsyncIterator[str]:
             yield as_text(first)

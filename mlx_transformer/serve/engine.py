@@ -92,7 +92,7 @@ class Request:
             self.finish()
 
     def finish(self) -> None:
-        wanted = self.attention and self.watcher is None  # who has seen it for each sentence
+        wanted = self.attention and self.watcher is None  # a watcher got it by sentence
         found = iter(self.found)
         parts = [[next(found) for _ in plan.sentences] for plan in self.plans]
         translations = [
@@ -184,7 +184,7 @@ class Engine:
         units = [Unit(request, number) for number in range(len(request.sentences))]
         with self._change:
             queue = [*self._waiting, *units]
-            # A text longer than the queue is let in when nothing waits: it has no better time.
+            # A text longer than the queue is let in when nothing waits: else it never fits.
             if self._waiting and len(queue) > self._queue_limit:
                 raise BusyError(self._metrics.seconds_for(len(queue)))
             self._waiting = sorted(queue, key=lambda unit: unit.number)
@@ -228,7 +228,7 @@ class Engine:
             with device.side_by_side(self._lanes):
                 self._work()
         finally:
-            mx.clear_streams()  # those of this thread, which MLX would miss as the program ends
+            mx.clear_streams()  # of this thread: at the end of the program MLX would look for them
 
     def _work(self) -> None:
         while True:
@@ -262,7 +262,8 @@ class Engine:
 
     def _start(self, units: list[Unit]) -> None:
         request = units[0].request
-        # A newcomer owes as little as who has had least, not nothing: it would hold up the rest.
+        # A new batch counts as having had as much time as the one that had least. With 0 it would
+        # hold up all others.
         spent = min((running.spent for running in self._running), default=0.0)
         try:
             if request.batch_key not in self._steps:

@@ -36,5 +36,5 @@ class Rate:
         allowed = left >= 1
         self._left[address] = (left - 1 if allowed else left, now)
         if len(self._left) > MOST_ADDRESSES:
-            self._left.popitem(last=False)  # who has not asked for longest
+            self._left.popitem(last=False)  # the one that has been silent longest
         return 0.0 if allowed else (1 - left) * 60 / self._per_minute

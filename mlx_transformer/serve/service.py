@@ -17,7 +17,7 @@ from mlx_transformer.serve.limits import Limits
 from mlx_transformer.tokenizer.languages import language_name
 
 AUTO = "auto"
-QUICK = 2000  # characters that are cut into sentences sooner than another thread is woken
+QUICK = 2000  # characters: to split so few takes less time than to wake another thread
 
 T = TypeVar("T")
 Route = list[ServedModel]
