@@ -112,6 +112,7 @@ def read_checkpoint(path: Path) -> Checkpoint:
 
 
 def holds_weights(directory: Path) -> bool:
+    """Packed ones count: what to do about them is said when they are read."""
     try:
         return _weights_in(directory).is_file()
     except InputError:
@@ -122,7 +123,7 @@ def _weights_in(directory: Path) -> Path:
     for name in WEIGHT_FILES:
         if (directory / name).is_file():
             return directory / name
-    suffixes = (".pt", ".pth", ".bin", ".npz", ".safetensors")
+    suffixes = (".pt", ".pth", ".bin", ".npz", ".safetensors", ".gz")
     candidates = sorted(p for p in directory.iterdir() if p.suffix in suffixes)
     named = [p for p in candidates if p.name.startswith("model")]  # as all of Firefox's are
     if len(found := named or candidates) == 1:
@@ -132,6 +133,9 @@ def _weights_in(directory: Path) -> Path:
 
 
 def _read_file(path: Path) -> tuple[dict[str, Tensor], dict[str, object]]:
+    if path.suffix == ".gz":
+        beside = path.with_name("*.gz")
+        raise InputError(f"it is packed: unpack it and what lies beside it (gunzip {beside})")
     if path.name.endswith(".index.json"):
         return _read_shards(path), {}
     if path.suffix == ".safetensors":

@@ -72,6 +72,7 @@ SETTINGS = re.compile(
 PADDING = ("<blank>", "<pad>")
 # What a model without a table of positions computes.
 POSITIONS = {"position_layout": "halves", "position_divisor_minus_one": True}
+ARGOS_CODES = "bpe.model"  # subword-nmt's, for words cut by Moses
 SENTENCEPIECE = (
     "sentencepiece.model",
     "sentencepiece.bpe.model",
@@ -207,7 +208,7 @@ def generation(source: Source) -> dict[str, Any]:
 
 
 def vocabulary(source: Source) -> Mapping[str, bytes]:
-    """SentencePiece cuts, the model's own lists number the pieces."""
+    """SentencePiece cuts, or BPE codes do; the model's own lists number the pieces."""
     files = source.checkpoint.metadata["files"]
     assert isinstance(files, dict)
     made = {
@@ -217,6 +218,8 @@ def vocabulary(source: Source) -> Mapping[str, bytes]:
     if made["vocab.json"] == made["target_vocab.json"]:
         del made["target_vocab.json"]
     made["tokenizer_config.json"] = json.dumps(_tokenizer_settings(source)).encode()
+    if ARGOS_CODES in files:
+        return made | {"bpecodes": bytes_of(files[ARGOS_CODES], ARGOS_CODES)}
     one = next((name for name in SENTENCEPIECE if name in files), None)
     for name in ("source.spm", "target.spm"):
         kept = name if name in files else one
@@ -238,6 +241,8 @@ def _tokenizer_settings(source: Source) -> dict[str, Any]:
     argos = source.checkpoint.fields("argos")
     named = {"source_lang": argos.get("from_code"), "target_lang": argos.get("to_code")}
     known: dict[str, Any] = {key: code for key, code in named.items() if isinstance(code, str)}
+    if ARGOS_CODES in source.checkpoint.fields("files"):
+        known |= {"normalised": True, "dashes": False}
     frame: dict[str, list[int]] = {}
     if _adds(source, "bos"):
         frame["before"] = [_id(word_ids(source, "source"), token(source, "bos_token", "<s>"))]

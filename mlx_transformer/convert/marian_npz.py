@@ -5,6 +5,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -162,14 +163,14 @@ def config_of(source: Source) -> dict[str, str]:
 
 def plain_lines(text: str) -> dict[str, str]:
     """The plain `name: value` lines of YAML"""
-    lines = re.findall(r"^([\w-]+):[ \t]*(.*?)[ \t\r]*$", text, re.MULTILINE)
-    return {name: value.strip("\"'") for name, value in lines}
+    parts = (line.partition(":") for line in text.splitlines())
+    known = ((name, value) for name, _, value in parts if re.fullmatch(r"[\w-]+", name))
+    return {name: value.strip().strip("\"'") for name, value in known}
 
 
 def generation(source: Source) -> dict[str, Any]:
     """How its decoder's config says that it is run; students with an SSRU are read greedily."""
-    files = sorted(source.checkpoint.directory.glob("*.yml"))
-    texts = [file.read_bytes()[:MAX_CONFIG_BYTES].decode("utf-8", "replace") for file in files]
+    texts = configs_beside(source.checkpoint.directory)
     said = next((s for s in map(plain_lines, texts) if "beam-size" in s), {})
     beam = said.get("beam-size", "1" if source.has("decoder_l1_rnn_W") else "")
     options: dict[str, Any] = {"banned": [UNKNOWN], "length_penalty": "plain"}
@@ -186,8 +187,11 @@ def vocabulary(source: Source) -> Mapping[str, Path | bytes]:
     sides = [sorted(folder.glob(f"{side}vocab*.spm")) for side in ("src", "trg")]
     shared, lists = sorted(folder.glob("vocab*.spm")), sorted(folder.glob("*vocab.yml"))
     files: dict[str, Path | bytes] = {}
-    if len(shared) == 1:
-        files["tokenizer.model"] = shared[0]
+    named = named_vocabularies(folder)
+    if named and named[0] != named[-1]:
+        files |= {"source.model": named[0], "target.model": named[-1]}
+    elif named or len(shared) == 1:
+        files["tokenizer.model"] = (named or shared)[0]
     elif all(len(side) == 1 for side in sides):
         files |= {"source.model": sides[0][0], "target.model": sides[1][0]}
     else:
@@ -200,6 +204,22 @@ def vocabulary(source: Source) -> Mapping[str, Path | bytes]:
     if languages := languages_of(folder):
         files["tokenizer_config.json"] = json.dumps(languages).encode()
     return files
+
+
+def named_vocabularies(folder: Path) -> list[Path]:
+    """The SentencePiece vocabularies that a decoder's config beside the model names, if it does"""
+    for text in configs_beside(folder):
+        _, _, listed = f"\n{text}".partition("\nvocabs:")
+        items = takewhile(lambda line: line.startswith("-"), map(str.strip, listed.split("\n")[1:]))
+        files = [folder / Path(item.strip("- \"'")).name for item in items]
+        if files and all(file.suffix == ".spm" and file.is_file() for file in files):
+            return files
+    return []
+
+
+def configs_beside(folder: Path) -> list[str]:
+    files = sorted(folder.glob("*.yml"))
+    return [file.read_bytes()[:MAX_CONFIG_BYTES].decode("utf-8", "replace") for file in files]
 
 
 def shortlist_of(source: Source, folder: Path) -> bytes | None:

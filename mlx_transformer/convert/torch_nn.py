@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from mlx_transformer.config import ModelConfig
+from mlx_transformer.convert.checkpoint import Fields
 from mlx_transformer.convert.family import Family, Original, Source
 from mlx_transformer.convert.mapping import ZEROS, Table, choose, expand, part, squeezed, under
 from mlx_transformer.convert.originals import as_torch, float_tensors, need_package, on_numpy
@@ -133,7 +134,9 @@ def settings(source: Source) -> dict[str, Any]:
 
 
 def _hyper_parameters(source: Source) -> dict[str, Any]:
-    said = source.checkpoint.fields("hyper_parameters", "hparams")
+    said = source.checkpoint.fields("hyper_parameters", "hparams", "config", "args")
+    for group in list(said):  # as in hyper_parameters["config"]["nhead"]
+        said = Fields({**said.inner(group), **said})
     found: dict[str, Any] = {
         ours: said.integer(*theirs)
         for ours, theirs in THEIR_INTEGERS.items()

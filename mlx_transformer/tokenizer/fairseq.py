@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from mlx_transformer.tokenizer.moses import MosesBpe
+from mlx_transformer.tokenizer.moses import GLUE, MosesBpe, marked
 from mlx_transformer.tokenizer.sides import WORD_START, load_sentencepiece
 
 
@@ -15,7 +15,6 @@ class FairseqSide:
     """
 
     SPECIAL = ("<s>", "<pad>", "</s>", "<unk>")
-    GLUE = "@@"
 
     def __init__(self, words: str, model: bytes | None, moses: MosesBpe | None = None) -> None:
         self._moses = moses
@@ -51,7 +50,7 @@ class FairseqSide:
             return "".join(words).replace(WORD_START, " ").strip()
         if self._moses is not None:
             return self._moses.join(words)
-        return (" ".join(words) + " ").replace(self.GLUE + " ", "").strip()
+        return (" ".join(words) + " ").replace(GLUE + " ", "").strip()
 
     def _known(self, ids: Iterable[int]) -> list[str]:
         skipped = len(self.SPECIAL) - 1  # <unk> is the last of them and stays visible
@@ -59,10 +58,4 @@ class FairseqSide:
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
         words = [self._words[int(i)] if 0 <= i < self.size else "" for i in ids]
-        if self._model is not None:
-            return words
-        glued = [False] + [word.endswith(self.GLUE) for word in words]
-        return [
-            ("" if inside else WORD_START) + word.removesuffix(self.GLUE)
-            for word, inside in zip(words, glued, strict=False)
-        ]
+        return words if self._model is not None else marked(words)

@@ -1,6 +1,7 @@
 """Which tokenizer a directory holds, by its files."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from mlx_transformer.config import ModelConfig
@@ -8,7 +9,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer import transformers_kinds
 from mlx_transformer.tokenizer.fairseq import FairseqSide
 from mlx_transformer.tokenizer.languages import pair_of
-from mlx_transformer.tokenizer.moses import MosesBpe
+from mlx_transformer.tokenizer.moses import BpeSide, MosesBpe
 from mlx_transformer.tokenizer.pieces import MarianSide, SentencePieceSide
 from mlx_transformer.tokenizer.tags import Frame, OneWay, Tags
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
@@ -26,7 +27,8 @@ def load_tokenizer(directory: Path, config: ModelConfig | None = None) -> Tokeni
 
     Given the config of the model, one that does not belong to it is refused.
     """
-    for kind in (_load_marian, _load_fairseq, _load_sentencepiece, transformers_kinds.load):
+    kinds = (_load_marian, _load_bpe, _load_fairseq, _load_sentencepiece, transformers_kinds.load)
+    for kind in kinds:
         try:
             tokenizer = kind(directory)
         except RuntimeError as error:  # of SentencePiece
@@ -97,6 +99,22 @@ def _load_marian(directory: Path) -> Tokenizer | None:
     return Tokenizer(source, target, files, _marian_tags(directory, source, vocab))
 
 
+def _load_bpe(directory: Path) -> Tokenizer | None:
+    """As Argos Translate has it where it has no SentencePiece: codes, and who numbers the pieces"""
+    names = [CODES, "vocab.json"]
+    if not all((directory / name).is_file() for name in names):
+        return None
+    if (directory / "target_vocab.json").is_file():
+        names.append("target_vocab.json")
+    files = {name: (directory / name).read_bytes() for name in names}
+    vocabs = [read_vocab(directory / name, files[name]) for name in names[1:]]
+    tags = _one_way(directory)
+    cutters = _moses(directory, files[CODES].decode("utf-8", "replace"), tags)
+    sides = zip(cutters, (vocabs[0], vocabs[-1]), strict=True)
+    source, target = (BpeSide(cutter, vocab) for cutter, vocab in sides)
+    return Tokenizer(source, target, files | _settings_file(directory), tags)
+
+
 def _marian_tags(directory: Path, source: MarianSide, vocab: dict[str, int]) -> Tags:
     """A model into several languages has their tags in its vocabulary."""
     tags = {m[1]: piece for piece in vocab if (m := re.fullmatch(r">>(.+)<<", piece))}
@@ -136,20 +154,20 @@ def _load_fairseq(directory: Path) -> Tokenizer | None:
             model = files[name] = (directory / name).read_bytes()
             break
     tags = _one_way(directory)
-    cutters: list[MosesBpe | None] = [None, None]
+    cutters: Sequence[MosesBpe | None] = (None, None)
     if (directory / CODES).is_file():
         files[CODES] = (directory / CODES).read_bytes()
-        cutters = _moses(directory, files[CODES].decode("utf-8", "replace"), tags)
+        if read_settings(directory / SETTINGS).get("moses") is not False:
+            cutters = _moses(directory, files[CODES].decode("utf-8", "replace"), tags)
     texts = [files[name].decode("utf-8", "replace") for name in names]
     source, target = (FairseqSide(t, model, m) for t, m in zip(texts, cutters, strict=True))
     return Tokenizer(source, target, files | _settings_file(directory), tags)
 
 
-def _moses(directory: Path, codes: str, tags: OneWay) -> list[MosesBpe | None]:
-    """How both sides are cut, by the codes beside the word lists; not if Moses was not used."""
+def _moses(directory: Path, codes: str, tags: OneWay) -> list[MosesBpe]:
+    """How both sides are cut, by the codes beside the word lists"""
     settings = read_settings(directory / SETTINGS)
-    if settings.get("moses") is False:
-        return [None, None]
-    normalised = settings.get("normalised") is True
+    how = {"normalised": settings.get("normalised") is True}
+    how["dashes"] = settings.get("dashes") is not False
     languages = [(*known, "en")[0] for known in (tags.sources, tags.targets)]
-    return [MosesBpe(codes, language, normalised=normalised) for language in languages]
+    return [MosesBpe(codes, language, **how) for language in languages]

@@ -1,11 +1,12 @@
 """Words as the Moses tools cut them, and pieces of words by subword-nmt's or fastBPE's codes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from typing import Any
 
 from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer.sides import WORD_START
 
 END = "</w>"  # of a word
 GLUE = "@@"  # at a piece that goes on
@@ -13,12 +14,16 @@ HEADER = "#version:"
 
 
 class MosesBpe:
-    """Text to pieces and back, in one language; `normalised`: typographic signs become plain."""
+    """Text to pieces and back, in one language; `normalised`: typographic signs become plain;
+    `dashes`: those within a word are words, `well @-@ known`."""
 
-    def __init__(self, codes: str, language: str, *, normalised: bool = False) -> None:
+    def __init__(
+        self, codes: str, language: str, *, normalised: bool = False, dashes: bool = True
+    ) -> None:
         self._bpe = Bpe(codes)
         self._language = language
         self._normalised = normalised
+        self._dashes = dashes
 
     @cached_property
     def _moses(self) -> Any:
@@ -44,13 +49,55 @@ class MosesBpe:
         normalizer, tokenizer, _ = self._tools
         if self._normalised:
             text = normalizer.normalize(text)
-        words = tokenizer.tokenize(text, aggressive_dash_splits=True, escape=True)
+        words = tokenizer.tokenize(text, aggressive_dash_splits=self._dashes, escape=True)
         return [piece for word in words for piece in self._bpe.cut(word)]
 
     def join(self, pieces: Iterable[str]) -> str:
         _, _, joiner = self._tools
         words = (" ".join(pieces) + " ").replace(f"{GLUE} ", "").split()
         return joiner.detokenize(words)
+
+
+def marked(pieces: Sequence[str]) -> list[str]:
+    """Pieces as others show them: with a sign at the start of a word, not where one goes on"""
+    inside = [False] + [piece.endswith(GLUE) for piece in pieces]
+    return [
+        ("" if goes_on else WORD_START) + piece.removesuffix(GLUE)
+        for piece, goes_on in zip(pieces, inside, strict=False)
+    ]
+
+
+class BpeSide:
+    """Moses's words cut by BPE codes; `vocab` numbers the pieces."""
+
+    SPECIAL = frozenset(("<s>", "</s>", "<blank>", "<pad>"))
+
+    def __init__(self, cutter: MosesBpe, vocab: Mapping[str, int]) -> None:
+        self._cutter = cutter
+        self._ids = vocab
+        self._pieces = {i: piece for piece, i in vocab.items()}
+
+    @property
+    def size(self) -> int:
+        return max(self._pieces) + 1
+
+    @property
+    def unk_id(self) -> int:
+        return self._ids["<unk>"]
+
+    def id_of(self, piece: str) -> int | None:
+        return self._ids.get(piece)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        cut = (self._cutter.cut(text) for text in texts)
+        return [[self._ids.get(piece, self.unk_id) for piece in pieces] for pieces in cut]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        pieces = (self._pieces.get(int(i), "") for i in ids)
+        return self._cutter.join(piece for piece in pieces if piece and piece not in self.SPECIAL)
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        return marked([self._pieces.get(int(i), "") for i in ids])
 
 
 class Bpe:

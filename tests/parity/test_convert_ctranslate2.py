@@ -1,7 +1,9 @@
 """CTranslate2's own library beside its models converted: equal ids, equal scores."""
 
+import io
 import json
 import struct
+import warnings
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -9,6 +11,9 @@ from typing import Any
 import ctranslate2
 import numpy as np
 import pytest
+import sacremoses
+from subword_nmt.apply_bpe import BPE
+from subword_nmt.learn_bpe import learn_bpe
 
 from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.conversion import convert
@@ -17,6 +22,7 @@ from mlx_transformer.convert.verify import verify
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import score_pairs
 from mlx_transformer.decoding.search import Search
+from mlx_transformer.decoding.translator import load
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import load_model
 from tests.ctranslate2_models import D_MODEL, WORDS, write_model
@@ -97,6 +103,40 @@ def test_text_becomes_text(tmp_path: Path) -> None:
             assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
     settings = json.loads((tmp_path / "a" / "tokenizer_config.json").read_text())
     assert settings == {"source_lang": "xx", "target_lang": "yy", "frame": {"after": []}}
+
+
+def test_packages_cut_by_bpe_codes(tmp_path: Path) -> None:
+    """Older Argos packages: Moses's words, subword-nmt's codes, the model's own numbers."""
+    text = "the well-known man doesn't like the “red” tree .\nthe dog sees two trees\n"
+    codes = io.StringIO()
+    learn_bpe(io.StringIO(text * 9), codes, 25)
+    normalise = sacremoses.MosesPunctNormalizer("en").normalize
+    cut_words, bpe = sacremoses.MosesTokenizer("en").tokenize, BPE(io.StringIO(codes.getvalue()))
+    lines = text.splitlines()
+    pieces = [bpe.segment_tokens(cut_words(normalise(line))) for line in lines]
+    words = ["<unk>", "<s>", "</s>", *sorted({piece for line in pieces for piece in line})]
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "bpe.model").write_text(codes.getvalue())
+    (package / "metadata.json").write_text(json.dumps({"from_code": "en", "to_code": "de"}))
+    write_model(package / "model", words=(words, words), config={"add_source_eos": False})
+    convert(package, tmp_path / "ours")
+    ours = load(tmp_path / "ours")
+    ids = ours.tokenizer.encode_source_batch(lines)
+    assert [[words[i] for i in line] for line in ids] == pieces
+    assert any(piece.endswith("@@") for line in pieces for piece in line)
+    assert "@-@" not in words  # a dash stays within its word
+    theirs = ctranslate2.Translator(str(package / "model"), compute_type="float32")
+    found = theirs.translate_batch(pieces, beam_size=4, length_penalty=0.2, max_decoding_length=8)
+    joined = [
+        sacremoses.MosesDetokenizer("de").detokenize(
+            (" ".join(result.hypotheses[0]) + " ").replace("@@ ", "").split()
+        )
+        for result in found
+    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # cut at the limit
+        assert [t.text for t in ours.translate(lines, max_tokens=8, whole_lines=True)] == joined
 
 
 def test_vocabularies_in_plain_text(tmp_path: Path) -> None:

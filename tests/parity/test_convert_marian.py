@@ -1,5 +1,6 @@
 """Marian's binary files and SSRU decoders, beside a forward pass in plain NumPy."""
 
+import gzip
 import json
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import pytest
 from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.family import Options
+from mlx_transformer.convert.marian_npz import plain_lines
 from mlx_transformer.convert.verify import verify
+from mlx_transformer.decoding.options import model_options
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import load_model
 from tests.marian_models import V, logits, quantized, student, write_bin
@@ -46,6 +49,37 @@ def test_it_verifies(tmp_path: Path) -> None:
     path = write_bin(tmp_path / "model.bin", student())
     convert(path, tmp_path / "ours")
     assert verify(path, tmp_path / "ours", Options()).holds
+
+
+def test_the_decoders_config_names_vocabularies_and_search(tmp_path: Path) -> None:
+    """As Marian's training leaves it: two vocabularies whose names say nothing of their side."""
+    write_bin(tmp_path / "model.bin", student())
+    (tmp_path / "vocab.b.spm").write_bytes(b"source pieces")
+    (tmp_path / "vocab.a.spm").write_bytes(b"target pieces")
+    config = "models:\n  - model.bin\nvocabs:\n  - vocab.b.spm\n  - 'vocab.a.spm'\nbeam-size: 6\n"
+    (tmp_path / "model.bin.decoder.yml").write_text(config + "normalize: 0.6\n")
+    convert(tmp_path, tmp_path / "ours")
+    assert (tmp_path / "ours" / "source.model").read_bytes() == b"source pieces"
+    assert (tmp_path / "ours" / "target.model").read_bytes() == b"target pieces"
+    options = model_options(tmp_path / "ours")
+    assert (options.beam, options.alpha, options.length_penalty) == (6, 0.6, "plain")
+    (tmp_path / "model.bin.decoder.yml").unlink()
+    convert(tmp_path, tmp_path / "greedy")
+    assert model_options(tmp_path / "greedy").beam == 1  # how students are run
+    assert 1 in model_options(tmp_path / "greedy").banned  # the unknown word
+
+
+def test_packed_files_are_to_be_unpacked(tmp_path: Path) -> None:
+    (tmp_path / "model.enpt.intgemm.alphas.bin.gz").write_bytes(gzip.compress(b"model"))
+    (tmp_path / "vocab.enpt.spm.gz").write_bytes(gzip.compress(b"pieces"))
+    with pytest.raises(InputError, match="gunzip"):
+        convert(tmp_path, tmp_path / "ours")
+
+
+def test_a_long_line_is_soon_read() -> None:
+    """A hostile config may be of any size: no line is looked at again and again."""
+    long = "a" + " " * (1 << 20) + "b"
+    assert plain_lines(f"x: {long}\ndec-cell: ssru") == {"x": long, "dec-cell": "ssru"}
 
 
 def test_what_we_do_not_do_is_said(tmp_path: Path) -> None:

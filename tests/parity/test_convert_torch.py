@@ -1,6 +1,7 @@
 """torch.nn.Transformer inside a model of a user's own."""
 
 import math
+from argparse import Namespace
 from pathlib import Path
 
 import pytest
@@ -73,3 +74,20 @@ def test_a_users_model(tmp_path: Path, model: dict, settings: dict) -> None:
     assert config.positions == ("learned" if model.get("learned") else "sinusoidal")
     assert config.tied_output == bool(model.get("tied"))
     assert not config.shared_embeddings
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"hyper_parameters": {"nhead": 4, "pad_idx": 1, "bos_idx": 2, "eos_idx": 3}},
+        {"hyper_parameters": {"config": {"num_heads": 4, "pad_id": 1, "sos_id": 2, "eos_id": 3}}},
+        {"hyper_parameters": Namespace(n_heads=4, pad_id=1, bos_id=2, eos_id=3)},
+    ],
+    ids=["flat", "nested", "namespace"],
+)
+def test_lightning_says_the_rest(tmp_path: Path, said: dict) -> None:
+    original = Translator()
+    state = {f"model.{name}": values for name, values in original.state_dict().items()}
+    torch.save({"state_dict": state, "epoch": 3, **said}, tmp_path / "epoch=3.ckpt")
+    convert(tmp_path / "epoch=3.ckpt", tmp_path / "out")
+    assert_equal_models(tmp_path / "out", original)
