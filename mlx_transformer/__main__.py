@@ -60,7 +60,8 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _occupy_standard_streams() -> None:
-    """Of closed ones the next file would get the number, and with it what libraries print."""
+    """Open closed ones as /dev/null. Otherwise the next file would get their number, and what
+    libraries print would be written into it."""
     for number in range(3):
         try:
             os.fstat(number)
@@ -142,7 +143,7 @@ def _run(module: ModuleType, args: argparse.Namespace) -> int:
 
 
 def _abandon_broken_stdout() -> None:
-    """Or the end of the program would try to write what is left, and complain in its own way."""
+    """Otherwise Python would write what is left at exit, and fail with a message of its own."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -117,6 +117,22 @@ def word_matrix(size: int, d_model: int) -> nn.Embedding:
     return matrix
 
 
+class WideWords(nn.Embedding):
+    """Word vectors that are taken from a float32 matrix, and cast then.
+
+    Their gradients are added up word by word. A GPU can do that in float32 at once, but in half
+    precision only by trying again until no other thread was in between.
+    """
+
+    def __init__(self, weight: mx.array, dtype: mx.Dtype) -> None:
+        super().__init__(1, 1)
+        self.weight = weight
+        self._dtype = dtype
+
+    def __call__(self, ids: mx.array) -> mx.array:
+        return self.weight[ids].astype(self._dtype)
+
+
 def keyed(layer: nn.Module, key: Key, checkpointing: bool) -> Callable[..., mx.array]:
     """The layer with its key. Checkpointing must not see the key as something to differentiate."""
     bound = partial(layer, key=key)

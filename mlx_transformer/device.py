@@ -216,7 +216,7 @@ def compiles_search() -> bool:
 
 
 def builds_kernels() -> bool:
-    """Whether what is compiled is built by a C++ compiler first."""
+    """Whether MLX has a C++ compiler build what it compiles, which takes a while at first."""
     return not is_gpu() and sys.platform == "linux"
 
 
@@ -268,7 +268,7 @@ def lane(number: int) -> AbstractContextManager[object]:
 
 
 def by_rows(function: Callable[..., Result], count: int, *batch: mx.array) -> list[Result]:
-    """The function of each of `count` shares of the rows of all arrays, each in its lane."""
+    """The function of each of `count` equal shares of the arrays' rows; each call in its lane."""
 
     def shares(array: mx.array) -> list[mx.array]:
         return list(mx.split(array, [array.shape[0] * i // count for i in range(1, count)]))
@@ -277,7 +277,7 @@ def by_rows(function: Callable[..., Result], count: int, *batch: mx.array) -> li
 
 
 def by_parts(function: Callable[..., Result], *columns: Sequence[object]) -> list[Result]:
-    """The function of the first of each column, of the second, ... each in its lane."""
+    """[f(a[0], b[0], ...), f(a[1], b[1], ...), ...] of columns a, b, ...; each call in its lane."""
     found = []
     for number, row in enumerate(zip(*columns, strict=True)):
         with lane(number):

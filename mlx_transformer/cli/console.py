@@ -80,7 +80,7 @@ class Console:
         self.message(report.lines()[0])
 
     def _draw_curves(self) -> None:
-        """A picture is worth no run: where matplotlib or space is missing there is none."""
+        """Without matplotlib, or space on the disk, there is no picture, and training goes on."""
         if self._run is None or not self._shown or find_spec("matplotlib") is None:
             return
         from mlx_transformer.pictures.plots import draw_curves

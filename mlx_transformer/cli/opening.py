@@ -29,7 +29,7 @@ class DownloadBar(tqdm):
 
 
 def add_model_flags(parser: argparse.ArgumentParser, example: str | None = None) -> None:
-    """With an example no model ships that could do it: one must be named."""
+    """`example` is given where no model that ships will do: then one must be named."""
     default = "" if example else " (default: the model that ships)"
     parser.add_argument(
         "--model",

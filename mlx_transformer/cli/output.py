@@ -16,7 +16,7 @@ from mlx_transformer.inputs.printable import printable, without_controls
 
 
 class _Stderr:
-    """sys.stderr, but a terminal that is gone takes no work with it."""
+    """sys.stderr; when its terminal is closed, the program goes on."""
 
     def write(self, text: str) -> None:
         with suppress(OSError):

@@ -212,7 +212,7 @@ class Repl:
         show(", ".join(f"{name} {value}" for name, value in named.items()))
 
     def _draw(self, **changes: float) -> None:
-        """What only sampling heeds turns sampling on."""
+        """Set an option that only sampling has; this turns sampling on."""
         self._set(sample=True, **changes)
 
     def _set_sample(self, temperature: str) -> None:

@@ -20,7 +20,7 @@ _lost: str | None = None  # what is not as fast as it could be, and the remedy
 
 
 def prepare() -> None:
-    """Unless the environment variable of the BLAS library says `off`."""
+    """To be called before `mlx.core` is imported; does nothing if the BLAS variable says `off`."""
     global _lost
     if sys.platform != "linux" or os.environ.get(blas.VARIABLE) == "off":
         return

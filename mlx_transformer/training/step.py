@@ -14,6 +14,7 @@ import mlx.nn as nn
 from mlx.utils import tree_flatten, tree_map, tree_unflatten
 
 from mlx_transformer import device
+from mlx_transformer.blocks import WideWords
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
@@ -277,22 +278,6 @@ class TrainStep:
         if finite is None:
             return p, m, v
         return [mx.where(finite, new, old) for new, old in zip((p, m, v), before, strict=True)]
-
-
-class WideWords(nn.Embedding):
-    """Word vectors that are taken from a float32 matrix, and cast then.
-
-    Their gradients are added up word by word. A GPU can do that in float32 at once, but in half
-    precision only by trying again until no other thread was in between.
-    """
-
-    def __init__(self, weight: mx.array, dtype: mx.Dtype) -> None:
-        super().__init__(1, 1)
-        self.weight = weight
-        self._dtype = dtype
-
-    def __call__(self, ids: mx.array) -> mx.array:
-        return self.weight[ids].astype(self._dtype)
 
 
 def batch_loss(
