@@ -205,17 +205,29 @@ def _keep(
     """Convert into the cache; a repository that holds our format is only pointed to."""
     from mlx_transformer.convert.conversion import convert
 
+    name = facts["name"]
     with built_aside(place) as aside:
         model, family = aside / title, "mlx"
         if is_ours(checkpoint):
             model.symlink_to(checkpoint, target_is_directory=True)
         else:
-            family = convert(checkpoint, model, dtype=dtype).family
+            with _called(checkpoint, name):
+                family = convert(checkpoint, model, dtype=dtype, origin=name).family
         sources, targets = languages_of(model)
         known = {**facts, "directory": title, "family": family}
         known |= {"sources": sources, "targets": targets}
         (aside / FACTS).write_text(json.dumps(known, indent=2), encoding="utf-8")
     return place / title
+
+
+@contextmanager
+def _called(checkpoint: Path, name: str) -> Iterator[None]:
+    """Say in each error the name that was typed, not the folder that the hub keeps it in."""
+    try:
+        yield
+    except InputError as error:
+        message = str(error).replace(str(checkpoint), name)
+        raise InputError(message, options=error.options) from error
 
 
 def languages_of(model: Path) -> tuple[list[str], list[str]]:

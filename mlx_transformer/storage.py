@@ -169,7 +169,7 @@ def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
                     )
             raise InputError(
                 f"{directory} is not a model directory: it has no {name} "
-                "(train one, or make one with mlx-transformer convert)"
+                "(train one, convert one, or name one of the hub: ORG/NAME)"
             )
     config = ModelConfig.load(directory / CONFIG_FILE)
     try:

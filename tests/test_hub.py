@@ -262,3 +262,15 @@ def test_languages_of_one_direction(server, capsys):
     assert "did you mean de (German)?" in capsys.readouterr().err
     assert main([*model, "--reverse", TEXT]) == 2
     assert "no directory org/tiny-mt-de-en here" in capsys.readouterr().err
+
+
+def test_errors_name_what_was_typed(server, tmp_path, capsys):
+    folder = tmp_path / "led"
+    shutil.copytree(server.models["org/tiny-mt-en-de"], folder)
+    config = folder / "config.json"
+    config.write_text(config.read_text().replace('"marian"', '"led"'))
+    server.models["org/led"] = folder
+    with pytest.raises(InputError, match=r"^org/led is LED"):
+        hub.resolve("org/led")
+    assert main(["convert", "org/tiny-mt-en-de", str(tmp_path / "out")]) == 0
+    assert "`org/tiny-mt-en-de`" in (tmp_path / "out" / "README.md").read_text()

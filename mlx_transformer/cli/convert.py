@@ -125,6 +125,7 @@ def run(args: argparse.Namespace) -> None:
             bits=args.quantize,
             force=args.force,
             card_name=args.upload,
+            origin=str(args.checkpoint) if checkpoint != args.checkpoint else None,
         )
     _print_report(report)
     if args.verify:

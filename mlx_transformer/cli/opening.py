@@ -121,7 +121,7 @@ def open_named(args: argparse.Namespace, *, checked: bool = True) -> Opened:
     translator = load_translator(model, args.dtype)
     if any(languages):
         translator = translator.between(*languages)
-    if checked:
+    if checked and not translator.tokenizer.tags.spelled:
         _ = translator.tokenizer.frame
     return model, translator
 

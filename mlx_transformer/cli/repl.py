@@ -247,7 +247,7 @@ class Repl:
             self._take(*find_translator(*pair, self._dtype))
         else:
             try:
-                self._translator = self._translator.between(source, target)
+                self._take(self._model, self._translator.between(source, target))
             except InputError:
                 if not all(known):  # a model of several languages
                     raise

@@ -1,9 +1,11 @@
 """BART models of Hugging Face transformers."""
 
+from dataclasses import replace
 from typing import Any
 
 from mlx_transformer.convert import huggingface
 from mlx_transformer.convert.family import Source
+from mlx_transformer.convert.generation import generation_of_whole_lines
 
 
 def settings(source: Source) -> dict[str, Any]:
@@ -14,4 +16,7 @@ def settings(source: Source) -> dict[str, Any]:
     return {**huggingface.settings(config), "position_offset": 2}
 
 
-FAMILY = huggingface.fairseq_born("bart", "a BART model", "bart", settings)
+FAMILY = replace(
+    huggingface.fairseq_born("bart", "a BART model", "bart", settings),
+    generation=generation_of_whole_lines,
+)

@@ -85,9 +85,11 @@ def convert(
     bits: int | None = None,
     force: bool = False,
     card_name: str | None = None,
+    origin: str | None = None,
 ) -> Report:
     """Turn a checkpoint into a model directory. `dtype` None keeps the checkpoint's precision,
-    `bits` quantises the matrices, `card_name` is how its card calls it (None: as the directory)."""
+    `bits` quantises the matrices. Its card calls it `card_name` (None: as the directory), and the
+    checkpoint `origin` (None: as its file)."""
     if dtype is not None and dtype not in FLOATS:
         raise InputError(f"the dtype must be one of {', '.join(FLOATS)}, not {dtype!r}")
     _check_free(directory, force)
@@ -108,7 +110,8 @@ def convert(
             if wishes:
                 _put(json.dumps(wishes, indent=2).encode(), aside / name)
         (aside / "README.md").write_text(
-            _card(plan, card_name or directory.name, aside), encoding="utf-8"
+            _card(plan, card_name or directory.name, origin or checkpoint_path.name, aside),
+            encoding="utf-8",
         )
         if bits is not None:
             quantize_directory(aside, bits)
@@ -180,14 +183,14 @@ def _put(content: Path | bytes, place: Path) -> None:
         shutil.copyfile(content, place)
 
 
-def _card(plan: ConversionPlan, name: str, directory: Path) -> str:
+def _card(plan: ConversionPlan, name: str, origin: str, directory: Path) -> str:
     task, verb = TASKS[plan.config.alone]
     return CARD.format(
         name=name,
         task=task,
         verb=verb,
         title=plan.family.title,
-        checkpoint=plan.source.checkpoint.path.name,
+        checkpoint=origin,
         languages=_languages_needed(directory),
         c=plan.config,
     )

@@ -6,11 +6,12 @@ log-probability divided by length^length_penalty.
 
 import math
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from mlx_transformer.convert.checkpoint import Fields
 from mlx_transformer.convert.family import Source
-from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.printable import shown
 
 # Settings that change what is written and that our search does not have, with what turns them off.
 NOT_SUPPORTED: dict[str, tuple[object, ...]] = {
@@ -29,6 +30,48 @@ NOT_SUPPORTED: dict[str, tuple[object, ...]] = {
     "begin_suppress_tokens": ([],),
     "exponential_decay_length_penalty": (),
 }
+Check = Callable[[Any], bool]
+
+
+def _whole(least: int, most: int) -> Check:
+    return lambda value: type(value) is int and least <= value <= most
+
+
+def _number(least: float, most: float) -> Check:
+    return lambda value: type(value) in (int, float) and least <= value <= most
+
+
+def _flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _lists_of_ids(value: object) -> bool:
+    lists = value if isinstance(value, list) else [None]
+    return all(isinstance(ids, list) and all(type(i) is int for i in ids) for ids in lists)
+
+
+# What a setting may be; a search cannot do with anything else.
+USABLE: dict[str, Check] = {
+    "num_beams": _whole(1, 1000),
+    "length_penalty": _number(0, 100),
+    "early_stopping": lambda value: _flag(value) or value == "never",
+    "max_length": _whole(2, 1_000_000),
+    "max_new_tokens": _whole(1, 1_000_000),
+    "min_length": _whole(0, 1_000_000),
+    "min_new_tokens": _whole(0, 1_000_000),
+    "no_repeat_ngram_size": _whole(0, 1_000_000),
+    "bad_words_ids": _lists_of_ids,
+    "do_sample": _flag,
+    "temperature": _number(0.001, 1000),
+    "top_k": _whole(0, 1_000_000),
+    "top_p": _number(math.ulp(0), 1),
+    "renormalize_logits": _flag,
+}
+
+
+def generation_of_whole_lines(source: Source) -> dict[str, Any]:
+    """Of a model that summarises, corrects or answers: it reads a line whole."""
+    return {**generation(source), "whole_lines": True}
 
 
 def generation(source: Source) -> dict[str, Any]:
@@ -37,14 +80,13 @@ def generation(source: Source) -> dict[str, Any]:
     Models from before there was such a file have them in config.json.
     """
     checkpoint = source.checkpoint
-    config = checkpoint.fields("generation_config.json") or checkpoint.fields("config.json")
-    _warn_of_unsupported(config)
-    beam, alpha = config.integer("num_beams", default=1), config.number("length_penalty", default=1)
-    if beam < 1 or not 0 <= alpha < math.inf:
-        raise InputError(f"num_beams {beam} with length_penalty {alpha} cannot be searched with")
+    said = checkpoint.fields("generation_config.json") or checkpoint.fields("config.json")
+    _warn_of_unsupported(said)
+    config = _usable(said, checkpoint.fields("config.json").get("vocab_size"))
+    beam = config.integer("num_beams", default=1)
     found = {
         "beam": beam,
-        "alpha": alpha,
+        "alpha": config.number("length_penalty", default=1),
         "length_penalty": "plain",
         "stop": _stop(config.get("early_stopping")),
         **_lengths(config),
@@ -68,6 +110,25 @@ def _warn_of_unsupported(config: Fields) -> None:
             f"the model wants {', '.join(asked)} when it writes: the search does without",
             stacklevel=3,
         )
+
+
+def _usable(said: Fields, words: object) -> Fields:
+    """The settings without those that nobody could search with: a model is more than them."""
+    fits = dict(USABLE)
+    if isinstance(words, int):
+        known = _whole(0, words - 1)
+        fits["forced_bos_token_id"] = known
+        fits["bad_words_ids"] = lambda lists: (
+            _lists_of_ids(lists) and all(known(i) for ids in lists for i in ids)
+        )
+    odd = [name for name in fits if said.get(name) is not None and not fits[name](said[name])]
+    for name in odd:
+        warnings.warn(
+            f"the model wants {name} {shown(said[name])} when it writes, which cannot be: the "
+            "search does without",
+            stacklevel=3,
+        )
+    return Fields({name: value for name, value in said.items() if name not in odd})
 
 
 def _stop(early_stopping: object) -> str:

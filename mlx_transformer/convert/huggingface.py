@@ -36,7 +36,11 @@ def config_of(source: Source, **defaults: object) -> Fields:
     config = source.checkpoint.fields("config.json")
     if not config:
         raise InputError("transformers' config.json must lie beside the weights")
-    return Fields({**defaults, **{k: v for k, v in config.items() if v is not None}})
+    said = {k: v for k, v in config.items() if v is not None}
+    start = source.checkpoint.fields("generation_config.json").get("decoder_start_token_id")
+    return Fields(
+        {**defaults, **said, **({} if start is None else {"decoder_start_token_id": start})}
+    )
 
 
 def of_type(*model_types: str) -> Callable[[Source], bool]:

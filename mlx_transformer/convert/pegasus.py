@@ -4,7 +4,7 @@ from typing import Any
 
 from mlx_transformer.convert import fairseq, huggingface
 from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.generation import generation
+from mlx_transformer.convert.generation import generation_of_whole_lines
 from mlx_transformer.convert.originals import transformers_model
 
 
@@ -32,5 +32,5 @@ FAMILY = Family(
     original=transformers_model,
     copies=huggingface.COPIES,
     vocabulary=huggingface.vocabulary,
-    generation=generation,
+    generation=generation_of_whole_lines,
 )

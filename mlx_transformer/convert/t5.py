@@ -5,7 +5,7 @@ from typing import Any
 from mlx_transformer.convert import huggingface
 from mlx_transformer.convert.checkpoint import Fields
 from mlx_transformer.convert.family import Family, Source
-from mlx_transformer.convert.generation import generation
+from mlx_transformer.convert.generation import generation_of_whole_lines
 from mlx_transformer.convert.mapping import Line, Table, stack, under
 from mlx_transformer.convert.originals import transformers_model
 
@@ -49,6 +49,7 @@ TABLE: Table = {
     "encoder.norm.*": "encoder.final_layer_norm.*",
     "decoder.norm.*": "decoder.final_layer_norm.*",
 }
+MAX_LENGTH = 4096  # a relative bias has no end; this is what a machine has the memory for
 MODEL_TYPES = ("t5", "mt5", "umt5")
 
 
@@ -82,7 +83,7 @@ def _said(source: Source) -> dict[str, Any]:
         "norm_eps": config.number("layer_norm_epsilon", default=1e-6),
         "dropout": config.number("dropout_rate", default=0.1),
         "relative_distance": config.integer("relative_attention_max_distance", default=128),
-        "max_length": config.integer("n_positions", default=1024),
+        "max_length": MAX_LENGTH,
         "activation": _activation(config.text("feed_forward_proj")),
     }
     if _scales_logits(config):
@@ -117,5 +118,5 @@ FAMILY = Family(
     # Saved by the first files, used by nobody.
     ignored=(r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight",),
     vocabulary=huggingface.vocabulary,
-    generation=generation,
+    generation=generation_of_whole_lines,
 )

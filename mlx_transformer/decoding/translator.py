@@ -85,8 +85,13 @@ class Translator(Writer):
     alone = None
 
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
-        """The same model between these languages: its own codes, or what people call them."""
+        """The same model between these languages: its own codes, or what people call them.
+
+        Told what to translate into, it reads sentence by sentence.
+        """
         bound = copy(self)
+        if target is not None:
+            bound.defaults = replace(self.defaults, whole_lines=False)
         bound.tokenizer = self.tokenizer.between(source, target)
         return bound
 

@@ -53,8 +53,9 @@ class Tags(Protocol):
         """What stands around a text of these languages; a missing one that is needed is said."""
         ...
 
-    def spelled(self, text: str) -> tuple[str, str] | None:
-        """The tag that this text begins with, and the target language it names."""
+    @property
+    def spelled(self) -> Mapping[str, str]:
+        """Tags that people write before a text, and the target language that each names."""
         ...
 
 
@@ -66,12 +67,10 @@ class OneWay:
     sources: tuple[str, ...] = ()
     targets: tuple[str, ...] = ()
     optional: bool = True
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     def frame(self, source: str | None, target: str | None) -> Frame:
         return self.around
-
-    def spelled(self, text: str) -> tuple[str, str] | None:
-        return None
 
 
 @dataclass(frozen=True)
@@ -83,6 +82,7 @@ class LanguageIds:
     default_target: str | None = None
     after: FrameIds | None = None  # before the source's language where that stands behind the text
     optional: bool = False
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sources(self) -> Sequence[str]:
@@ -102,9 +102,6 @@ class LanguageIds:
             return Frame(before=around, start=start)
         return Frame(after=self.after + around, start=start)
 
-    def spelled(self, text: str) -> tuple[str, str] | None:
-        return None
-
 
 @dataclass(frozen=True)
 class LanguageBehind:
@@ -116,6 +113,7 @@ class LanguageBehind:
     default_source: str | None = None
     target: str | None = None
     optional: bool = False
+    spelled: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def sources(self) -> Sequence[str]:
@@ -131,16 +129,13 @@ class LanguageBehind:
             raise needed("source", self.codes)
         return Frame(after=(*self.end, self.codes[source]))
 
-    def spelled(self, text: str) -> tuple[str, str] | None:
-        return None
-
 
 @dataclass(frozen=True)
 class Prefixes:
     """Words before the source name the languages, or the target's alone (source None)."""
 
     pairs: Mapping[tuple[str | None, str], FrameIds]
-    tags: Mapping[str, str] = field(default_factory=dict)  # as people write them -> target code
+    spelled: Mapping[str, str] = field(default_factory=dict)
     optional: bool = False
 
     @property
@@ -161,9 +156,6 @@ class Prefixes:
                 return Frame(before=before)
         known = ", ".join(f"{s} to {t}" for s, t in self.pairs)
         raise InputError(f"the model does not translate {source} to {target}, only {known}")
-
-    def spelled(self, text: str) -> tuple[str, str] | None:
-        return next((item for item in self.tags.items() if text.startswith(item[0])), None)
 
 
 def needed(side: str, codes: Mapping[str, int] | Sequence[str]) -> InputError:

@@ -39,11 +39,10 @@ class Tokenizer:
 
     def of_tagged(self, text: str) -> tuple["Tokenizer", str]:
         """A text that begins with a tag of its own (`>>deu<<`): its tokenizer, and its rest."""
-        found = self.tags.spelled(text)
-        if found is None:
-            return self, text
-        tag, language = found
-        return self.between(self.source_language, language), text.removeprefix(tag).lstrip()
+        for tag, language in self.tags.spelled.items():
+            if text.startswith(tag):
+                return self.between(self.source_language, language), text.removeprefix(tag).lstrip()
+        return self, text
 
     @cached_property
     def frame(self) -> Frame:

@@ -53,6 +53,8 @@ def scattered(model: PreTrainedModel) -> PreTrainedModel:
             weights.copy_(torch.randn_like(weights) * deviation + is_scale)
         if hasattr(model, "final_logits_bias"):
             model.final_logits_bias.normal_(std=0.5)
+        if model.config.model_type == "m2m_100":  # as published: no vector, so it is never written
+            model.get_input_embeddings().weight[model.config.pad_token_id] = 0
     return model
 
 
