@@ -11,6 +11,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import cache
 from typing import TypeVar
 
 import mlx.core as mx
@@ -236,6 +237,20 @@ def working_set() -> int:
     if is_gpu() and mx.metal.is_available():
         return int(mx.device_info()["max_recommended_working_set_size"])
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * 3 // 4
+
+
+def keep_memory(unused: float | None = None) -> None:
+    """On Metal, what is in use stays in memory: it is wired, up to the working set, as mlx-lm has
+    it. Of buffers that are free, MLX keeps at most `unused` bytes for the next operations."""
+    if is_gpu() and mx.metal.is_available():
+        _wire()
+        if unused is not None:
+            mx.set_cache_limit(int(unused))
+
+
+@cache
+def _wire() -> None:
+    mx.set_wired_limit(working_set())
 
 
 def search_matrix(weight: mx.array) -> mx.array:

@@ -16,6 +16,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Search, search
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
+from mlx_transformer.training.memory import memory_limit
 from mlx_transformer.training.step import TrainStep, initial_state
 from tests.decoding.random_models import random_model, random_source
 
@@ -133,3 +134,29 @@ def test_attention_with_a_bias_is_the_formula_and_has_its_gradients(
     np.testing.assert_allclose(found[0], expected.detach(), atol=1e-5)
     for one, other in zip(derived, (q, k, v, bias), strict=True):
         np.testing.assert_allclose(one, other.grad, atol=2e-5)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_on_metal_the_working_set_is_wired_and_unused_buffers_are_few(monkeypatch) -> None:
+    """What Metal would be told; there is none here."""
+    told = []
+    info = {"max_recommended_working_set_size": 11 * 10**9}
+    monkeypatch.setattr(mx.metal, "is_available", lambda: True)
+    monkeypatch.setattr(mx, "device_info", lambda: info)
+    for name in ("set_wired_limit", "set_cache_limit"):
+        monkeypatch.setattr(mx, name, lambda limit, name=name: told.append((name, limit)))
+    device._wire.cache_clear()
+    for _ in range(2):  # once is enough: it must not change while a GPU computes
+        Search(random_model(3, vocab_size=30), BEAM)
+    assert told == [("set_wired_limit", 11 * 10**9)]
+    device.keep_memory(unused=memory_limit(TrainingConfig(memory=2)))
+    assert told[1:] == [("set_cache_limit", 2 * 10**9)]
+    device._wire.cache_clear()
+
+
+def test_the_reference_is_the_cpu_and_all_is_as_before() -> None:
+    with device.as_gpu():
+        with device.reference():
+            assert not device.is_gpu() and mx.default_device() == mx.cpu
+        assert device.is_gpu()
+    assert not device.is_gpu()

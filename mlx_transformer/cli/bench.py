@@ -1,7 +1,7 @@
 """`mlx-transformer bench`: how fast this machine trains and translates."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from itertools import count
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> None:
     if args.json:
         show(to_json({"machine": machine(), "speeds": [asdict(s) for s in speeds]}, indent=2))
     else:
-        show(", ".join(f"{name} {value}" for name, value in machine().items()))
+        show(", ".join(f"{name} {value}" for name, value in machine().items()) + "\n")
         show("\n".join(_table(speeds)))
 
 
@@ -79,12 +79,13 @@ def _progress(models: int) -> Iterator[Callable[[str, str], None]]:
 
 
 def _table(speeds: Sequence[Speed]) -> Iterator[str]:
-    """A column a model."""
+    """A column a model, in Markdown: to be read here and shared elsewhere."""
 
-    def row(title: str, cells: Sequence[str]) -> str:
-        return f"{title:30}" + "".join(f"{cell:>13}" for cell in cells)
+    def row(title: str, cells: Iterable[str]) -> str:
+        return f"| {title:20} | " + " | ".join(f"{cell:>11}" for cell in cells) + " |"
 
     yield row("", [speed.model for speed in speeds])
+    yield row("-" * 20, ["-" * 10 + ":"] * len(speeds))
     yield row("parameters", [f"{speed.parameters:,}" for speed in speeds])
     for title, rates in (
         ("train", [speed.train for speed in speeds]),
@@ -94,8 +95,7 @@ def _table(speeds: Sequence[Speed]) -> Iterator[str]:
         yield row(f"{title}, tokens/s", [_cell(r, "{0.tokens_per_second:,.0f}") for r in rates])
         yield row(f"{title}, of limit", [_cell(r, "{0.share_of_limit:.0%}") for r in rates])
         yield row(f"{title}, peak memory", [_cell(r, "{0.peak_megabytes:,.0f} MB") for r in rates])
-    first = [f"{speed.first_translation_seconds:.2f} s" for speed in speeds]
-    yield row("first translation", first)
+    yield row("first translation", [f"{s.first_translation_seconds:.2f} s" for s in speeds])
 
 
 def _cell(rate: Throughput | None, form: str) -> str:

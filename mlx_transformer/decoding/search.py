@@ -54,6 +54,7 @@ class Search:
     def __init__(
         self, model: Transformer, options: SearchOptions, shortlist: Shortlist | None = None
     ):
+        device.keep_memory()
         own = laid_out_for_search(model)
         mx.eval(own.state)  # once, before several lanes use it
         self.step = SearchStep(own, options, shortlist if options.shortlist else None)

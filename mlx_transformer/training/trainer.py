@@ -14,6 +14,7 @@ from mlx_transformer.errors import RunError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig, ValidationConfig
 from mlx_transformer.training.checkpoint import Checkpoints, Progress
+from mlx_transformer.training.memory import memory_limit
 from mlx_transformer.training.report import MetricsLog, Reporter, ValidationReport, Window, number
 from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.step import MicroBatch, TrainingState, TrainStep
@@ -51,6 +52,7 @@ class Trainer:
         self._validation = validation
         self._hooks = hooks
         self._group = group
+        device.keep_memory(unused=memory_limit(training))
         self._step = TrainStep(model, training, group, device.lane_count())
         self._state = self._step.pack(state)
         self._checkpoints = Checkpoints(files.checkpoints)

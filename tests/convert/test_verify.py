@@ -10,7 +10,9 @@ import pytest
 import torch
 import transformers
 
+from mlx_transformer import device
 from mlx_transformer.__main__ import main
+from mlx_transformer.convert import verify as verify_module
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.export_marian import export_marian
 from mlx_transformer.convert.family import Options
@@ -259,3 +261,21 @@ def test_what_the_checkpoint_says_is_not_assumed(tmp_path):
     convert(tmp_path / "original", tmp_path / "out")
     certificate = verify(tmp_path / "original", tmp_path / "out", Options())
     assert "h" not in certificate.assumed and "norm" not in certificate.assumed
+
+
+@pytest.mark.usefixtures("gpu")
+def test_it_computes_on_the_cpu_whatever_the_device(tmp_path, monkeypatch):
+    """A GPU may round float32 products, and the original did not."""
+    save_annotated(tmp_path)
+    asked = []
+
+    def spied(*args):
+        asked.append(device.is_gpu())
+        return load_model(*args)
+
+    monkeypatch.setattr(verify_module, "load_model", spied)
+    options = Options(settings={"h": projects.H})
+    convert(tmp_path / "model.pt", tmp_path / "out", options)
+    assert verify(tmp_path / "model.pt", tmp_path / "out", options).holds
+    assert asked and not any(asked)
+    assert device.is_gpu()
