@@ -105,6 +105,19 @@ def quantized(array: np.ndarray, bits: int) -> tuple[np.ndarray, np.float32]:
     return np.round(array * scale).astype(f"i{bits // 8}"), scale
 
 
+def write_lex(path: Path, lists: Sequence[Sequence[int]], first: int) -> Path:
+    """A shortlist as Marian writes it, checksum included; `lists` are by source word"""
+    starts = np.cumsum([0, *map(len, lists)]).tolist()
+    words = [word for each in lists for word in each]
+    body = struct.pack("<QQQQ", first, 4, len(starts), len(words))
+    body += struct.pack(f"<{len(starts)}Q", *starts) + struct.pack(f"<{len(words)}I", *words)
+    total = 0
+    for (number,) in struct.iter_unpack("<Q", body[: len(body) // 8 * 8]):
+        total ^= (number + 0x9E3779B9 + (total << 6) + (total >> 2)) % 2**64
+    path.write_bytes(struct.pack("<QQ", 0xF11A48D5013417F5, total) + body)
+    return path
+
+
 # The model
 
 

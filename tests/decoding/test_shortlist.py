@@ -18,7 +18,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.storage import load_model
 from tests.decoding.random_models import random_model, random_source
-from tests.marian_models import V, student, write_bin
+from tests.marian_models import V, student, write_bin, write_lex
 from tests.tiny_directory import write_model
 
 FIRST = 6
@@ -84,23 +84,10 @@ def model_of_three() -> Transformer:
 # Marian's files
 
 
-def write_lex(path: Path, lists: Lists, first: int = FIRST) -> Path:
-    """As Marian writes it, checksum included"""
-    starts = np.cumsum([0, *map(len, lists)]).tolist()
-    words = [word for each in lists for word in each]
-    body = struct.pack("<QQQQ", first, 4, len(starts), len(words))
-    body += struct.pack(f"<{len(starts)}Q", *starts) + struct.pack(f"<{len(words)}I", *words)
-    total = 0
-    for (number,) in struct.iter_unpack("<Q", body[: len(body) // 8 * 8]):
-        total ^= (number + 0x9E3779B9 + (total << 6) + (total >> 2)) % 2**64
-    path.write_bytes(struct.pack("<QQ", 0xF11A48D5013417F5, total) + body)
-    return path
-
-
 def test_a_file_becomes_part_of_the_model(tmp_path: Path) -> None:
     lists = random_lists(2)
     write_bin(tmp_path / "model.enpt.bin", student())
-    write_lex(tmp_path / "lex.50.50.enpt.s2t.bin", lists)
+    write_lex(tmp_path / "lex.50.50.enpt.s2t.bin", lists, FIRST)
     convert(tmp_path / "model.enpt.bin", tmp_path / "ours")
     model = load_model(tmp_path / "ours", mx.float32)
     found = load_shortlist(tmp_path / "ours", model.config)
@@ -112,7 +99,7 @@ def test_a_file_becomes_part_of_the_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", ["magic", "checksum", "cut", "longer", "count"])
 def test_a_damaged_file_is_left_out(tmp_path: Path, damage: str) -> None:
     write_bin(tmp_path / "model.bin", student())
-    path = write_lex(tmp_path / "lex.s2t.bin", random_lists(2))
+    path = write_lex(tmp_path / "lex.s2t.bin", random_lists(2), FIRST)
     data = bytearray(path.read_bytes())
     if damage in ("magic", "checksum"):
         data[0 if damage == "magic" else 60] ^= 1
@@ -128,7 +115,7 @@ def test_a_damaged_file_is_left_out(tmp_path: Path, damage: str) -> None:
 
 def test_words_that_the_model_has_not_are_refused(tmp_path: Path) -> None:
     write_bin(tmp_path / "model.bin", student())
-    write_lex(tmp_path / "lex.bin", [[V + 7]] * V)
+    write_lex(tmp_path / "lex.bin", [[V + 7]] * V, FIRST)
     with pytest.warns(UserWarning, match="of other words than the model"):
         convert(tmp_path / "model.bin", tmp_path / "ours")
     write_model(tmp_path, vocab_size=120)
