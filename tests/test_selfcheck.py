@@ -105,6 +105,18 @@ def test_a_stale_cache_is_named() -> None:
         assert failing() == {"search, cache of keys and values"}
 
 
+@pytest.mark.usefixtures("quick")
+def test_what_cannot_be_computed_is_named_and_the_rest_is_checked(monkeypatch) -> None:
+    def refuses(*_, **__):
+        raise ValueError("the vector kernels do not produce a logsumexp")
+
+    monkeypatch.setattr(selfcheck, "CHECKS", (attention.masks, model.dropout))
+    with patch.object(mx.fast, "scaled_dot_product_attention", refuses):
+        first, second = selfcheck.findings()
+    assert first.name == "attention, masks: the vector kernels do not produce a logsumexp"
+    assert not first.holds and second.holds
+
+
 @pytest.mark.parametrize("status", [0, 1])
 def test_a_figure_beyond_its_tolerance_is_the_exit_status(status, monkeypatch, capsys):
     def check():
