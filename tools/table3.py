@@ -19,7 +19,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from mlx_transformer.config import PRESETS, ModelConfig
+from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.data.prepare import prepare
 from mlx_transformer.recipes import (
     FROM_TOKENIZER,
@@ -117,7 +117,7 @@ def scaled(config: ModelConfig) -> ModelConfig:
 
 
 def row_recipe(recipe: Recipe, row: str, seed: int) -> Recipe:
-    base, config = ModelConfig().to_dict(), scaled(PRESETS[row]).to_dict()
+    base, config = ModelConfig().to_dict(), scaled(preset(row)).to_dict()
     settings = {k: v for k, v in config.items() if v != base[k] and k not in FROM_TOKENIZER}
     return replace(
         recipe, model=ModelSection("base", settings), training=replace(recipe.training, seed=seed)
@@ -183,7 +183,7 @@ def table(out: Path, rows: Sequence[str], recipe: Recipe, seeds: Sequence[int]) 
     for row, found in scores.items():
         paper_perplexity, paper_bleu = PAPER[row]
         size = recipe.tokenizer.vocab_size
-        config = replace(scaled(PRESETS[row]), vocab_size=size, target_vocab_size=size)
+        config = replace(scaled(preset(row)), vocab_size=size, target_vocab_size=size)
         said = "" if row == "base" else verdict(
             paper_perplexity, PAPER["base"][0], [one.perplexity for one in found], base
         )  # fmt: skip
