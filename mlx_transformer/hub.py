@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
@@ -27,6 +25,7 @@ from mlx_transformer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
     import mlx.core as mx
+    from tqdm import tqdm
 
     from mlx_transformer.decoding.completer import Completer
     from mlx_transformer.decoding.text_encoder import TextEncoder
@@ -36,19 +35,26 @@ FACTS = "facts.json"
 SIDE_FILES = (".json", ".model", ".spm", ".txt", ".yml", ".yaml")  # configs and vocabularies
 POOLING = "1_Pooling/config.json"  # of sentence-transformers
 Tell = Callable[[str], None]
+# Makes the progress bar of a download. Only then: tqdm takes 20 ms to import.
+ShowDownload = Callable[[], "type[tqdm]"]
 
 
 def silent(_: str) -> None:
     """Whoever wants to hear about downloads passes a function of their own."""
 
 
-class NoBar(tqdm):
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "disable": True})
+def no_bar() -> "type[tqdm]":
+    from tqdm import tqdm
+
+    class NoBar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **{**kwargs, "disable": True})
+
+    return NoBar
 
 
 def resolve(
-    model: str | Path, dtype: str | None = None, *, tell: Tell = silent, bar: type[tqdm] = NoBar
+    model: str | Path, dtype: str | None = None, *, tell: Tell = silent, bar: ShowDownload = no_bar
 ) -> Path:
     """The model directory that `model` names; one that must be converted is, in this precision.
 
@@ -94,7 +100,7 @@ def _name_of(dtype: "mx.Dtype | None") -> str | None:
     return None if dtype is None else str(dtype).removeprefix("mlx.core.")
 
 
-def checkpoint_of(model: str | Path, *, tell: Tell = silent, bar: type[tqdm] = NoBar) -> Path:
+def checkpoint_of(model: str | Path, *, tell: Tell = silent, bar: ShowDownload = no_bar) -> Path:
     """What `model` names, as it was published: to be converted by hand."""
     found = None if Path(model).exists() else NAME.fullmatch(str(model))
     return Path(model) if found is None else fetch(found[1], found[2], tell=tell, bar=bar)
@@ -243,7 +249,7 @@ def languages_of(model: Path) -> tuple[list[str], list[str]]:
 
 
 def fetch(
-    name: str, revision: str | None = None, *, tell: Tell = silent, bar: type[tqdm] = NoBar
+    name: str, revision: str | None = None, *, tell: Tell = silent, bar: ShowDownload = no_bar
 ) -> Path:
     """Download what it takes to convert this model; returns the folder of it in the hub's cache."""
     from huggingface_hub import HfApi, hf_hub_download
@@ -254,7 +260,7 @@ def fetch(
     tell(f"downloading {name}: {len(files)} files")
     for file in files:
         with _explained(name, revision):
-            path = hf_hub_download(name, file, revision=info.sha, tqdm_class=bar)
+            path = hf_hub_download(name, file, revision=info.sha, tqdm_class=bar())
         _check_hash(Path(path), name)
     return Path(path).parent
 

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from mlx_transformer.cli.opening import DownloadBar
+from mlx_transformer.cli.opening import download_bar
 from mlx_transformer.cli.output import note, show, tell
 from mlx_transformer.cli.searching import notes
 from mlx_transformer.cli.sentences import sentence
@@ -107,7 +107,7 @@ SETTINGS = (
 
 def run(args: argparse.Namespace) -> None:
     options = _options(args)
-    checkpoint = checkpoint_of(args.checkpoint, tell=tell, bar=DownloadBar)
+    checkpoint = checkpoint_of(args.checkpoint, tell=tell, bar=download_bar)
     if args.list:
         _print_listing(list_keys(checkpoint, options, family=args.family))
         return

@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tqdm import tqdm
-
 from mlx_transformer.cli.output import tell
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import CONFIG_FILE, default_model
 
 if TYPE_CHECKING:
+    from tqdm import tqdm
+
     from mlx_transformer.decoding.completer import Completer
     from mlx_transformer.decoding.pivot import Pivot
     from mlx_transformer.decoding.text_encoder import TextEncoder
@@ -21,11 +21,16 @@ Opened = tuple[Path | None, "Translator | Pivot"]  # the model, or None for two 
 DTYPES = ("float32", "float16", "bfloat16")
 
 
-class DownloadBar(tqdm):
+def download_bar() -> "type[tqdm]":
     """On a terminal only, and on stderr."""
+    from tqdm import tqdm
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **{**kwargs, "disable": None, "file": sys.stderr, "leave": False})
+    class DownloadBar(tqdm):
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            shown = {"disable": None, "file": sys.stderr, "leave": False}
+            super().__init__(*args, **{**kwargs, **shown})
+
+    return DownloadBar
 
 
 def add_model_flags(parser: argparse.ArgumentParser, example: str | None = None) -> None:
@@ -57,7 +62,7 @@ def model_directory(model: Path, dtype: str | None = None) -> Path:
     """The directory of a model by any name; what takes long is told."""
     from mlx_transformer.hub import resolve
 
-    return resolve(model, dtype, tell=tell, bar=DownloadBar)
+    return resolve(model, dtype, tell=tell, bar=download_bar)
 
 
 def load_translator(model: Path, dtype: str | None = None) -> "Translator":

@@ -9,8 +9,6 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from tqdm import tqdm
-
 from mlx_transformer.cli.sentences import naming_output
 from mlx_transformer.inputs.printable import printable, without_controls
 
@@ -40,6 +38,8 @@ def tell(sentence: str) -> None:
 
 def note(line: str) -> None:
     """A line of a report on stderr, above a progress bar if there is one."""
+    from tqdm import tqdm  # only here: it takes 20 ms to import
+
     tqdm.write(printable(line), file=STDERR)
 
 

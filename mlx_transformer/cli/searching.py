@@ -8,8 +8,6 @@ from contextlib import contextmanager
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from tqdm import tqdm
-
 from mlx_transformer.cli.output import STDERR, tell
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
@@ -128,6 +126,8 @@ class ProgressBar:
     SECONDS = 10
 
     def __init__(self, meter: Meter, total: int | None) -> None:
+        from tqdm import tqdm
+
         self._meter = meter
         self._total = total
         self._next = self.SECONDS
