@@ -20,7 +20,7 @@ VERBS = {
     "fill": "words for the gaps of a text, by an encoder alone",
     "serve": "a translation page and LibreTranslate's API on this machine",
     "train": "train a model from a recipe, or resume a run",
-    "prepare": "turn the text of a recipe into a tokenizer and memory-mapped ids",
+    "prepare": "turn the text of a recipe into a tokenizer and files of ids",
     "convert": "turn a PyTorch checkpoint into a model directory",
     "export": "write a model for PyTorch, transformers and CTranslate2",
     "average": "average the last checkpoints of a run into one model",

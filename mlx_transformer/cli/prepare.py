@@ -1,4 +1,4 @@
-"""`mlx-transformer prepare`: the text of a recipe as a tokenizer and memory-mapped ids."""
+"""`mlx-transformer prepare`: the text of a recipe as a tokenizer and files of ids."""
 
 import argparse
 from pathlib import Path
@@ -13,7 +13,7 @@ from mlx_transformer.recipes import load_recipe, shipped_recipes
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Learn the tokenizer of a recipe and write its text as memory-mapped ids. `train` does\n"
+        "Learn the tokenizer of a recipe and write its text as files of ids. `train` does\n"
         "this by itself; do it beforehand to see what is dropped and how well the batches fit."
     )
     parser.epilog = (

@@ -143,7 +143,6 @@ class Batches:
 
     def read(self, planned: PlannedBatch, position: Position = START) -> Batch:
         """The arrays of a batch: this process' rows of them."""
-        self.corpus.check_files()
         (B, S, T), pairs = planned
         mine = pairs[self.rank :: self.size]
         rows = ceil(B / self.size)
@@ -173,12 +172,10 @@ def _rows(
     end: tuple[int, ...],
 ) -> np.ndarray:
     """Sentences and their ends as rows of an array of that shape, padded."""
-    starts = sentences.offsets[chosen]
-    lengths = sentences.offsets[chosen + 1] - starts
-    columns = np.arange(shape[1])
-    inside = columns < lengths[:, None]
+    lengths = sentences.offsets[chosen + 1] - sentences.offsets[chosen]
+    inside = np.arange(shape[1]) < lengths[:, None]
     rows = np.full(shape, config.pad_id, np.int32)
-    ids = sentences.ids[(starts[:, None] + columns)[inside]]
+    ids = np.concatenate([sentences[i] for i in chosen]) if len(chosen) else lengths
     if ids.size and ids.max() >= words:  # MLX would read beyond the word matrix
         raise InputError(
             f"the prepared text has the id {ids.max()}, but the model knows {words:,} words: "

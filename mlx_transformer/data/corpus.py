@@ -1,4 +1,4 @@
-"""A prepared corpus: sentences as ids in memory-mapped files, so that its size costs no memory.
+"""A prepared corpus: sentences as ids in files, read as needed, so that its size costs no memory.
 
 A prepared directory holds the tokenizer's files, `prepared.json`, and for every split and side the
 ids of all sentences end to end (`train.source.ids`) with where each begins
@@ -6,8 +6,10 @@ ids of all sentences end to end (`train.source.ids`) with where each begins
 """
 
 import json
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+import os
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -20,10 +22,34 @@ MANIFEST = "prepared.json"
 SIDES = ("source", "target")
 
 
-class Sentences:
-    """Id sequences, end to end in one array: sentence i is ids[offsets[i]:offsets[i+1]]."""
+class StoredIds:
+    """The ids of a file, read where they are asked for.
 
-    def __init__(self, ids: np.ndarray, offsets: np.ndarray) -> None:
+    A mapped file that becomes shorter kills the process that reads it; a read only ends early.
+    """
+
+    def __init__(self, path: Path, dtype: np.dtype) -> None:
+        self.dtype = dtype
+        self._directory = path.parent
+        self._file = os.open(path, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+
+    def __len__(self) -> int:
+        return os.fstat(self._file).st_size // self.dtype.itemsize
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, size = int(part.start), self.dtype.itemsize
+        wanted = (int(part.stop) - start) * size
+        content = os.pread(self._file, wanted, start * size)
+        if len(content) < wanted:
+            raise damaged(self._directory)
+        return np.frombuffer(content, self.dtype)
+
+
+class Sentences:
+    """Id sequences, end to end: sentence i is ids[offsets[i]:offsets[i+1]]."""
+
+    def __init__(self, ids: np.ndarray | StoredIds, offsets: np.ndarray) -> None:
         self.ids = ids
         self.offsets = offsets
 
@@ -31,7 +57,7 @@ class Sentences:
         return len(self.offsets) - 1
 
     def __getitem__(self, i: int) -> np.ndarray:
-        """The pieces of sentence i, a view; no end token."""
+        """The pieces of sentence i; no end token."""
         return self.ids[self.offsets[i] : self.offsets[i + 1]]
 
     def lengths(self) -> np.ndarray:
@@ -62,7 +88,6 @@ class ParallelCorpus:
     target_vocab_size: int
     source_lines: list[str]  # one a pair in valid and test, none in train
     target_lines: list[str]
-    files: Mapping[Path, int] = field(default_factory=dict)  # what is mapped, and its bytes
     source_end: tuple[int, ...] | None = None  # what sources end in; None: the end of sentence
 
     def __len__(self) -> int:
@@ -70,13 +95,13 @@ class ParallelCorpus:
 
     @classmethod
     def open(cls, directory: Path, split: str) -> "ParallelCorpus":
-        """Map a split of a prepared directory; one that the recipe has not is empty."""
+        """Open a split of a prepared directory; one that the recipe has not is empty."""
         manifest = read_manifest(directory)
         dtypes = [np.dtype(manifest[f"{side}_dtype"]) for side in SIDES]
         source, target = (
             Sentences(
-                _map(directory / f"{split}.{side}.ids", dtype),
-                _map(directory / f"{split}.{side}.offsets", np.dtype(np.int64)),
+                _stored_ids(directory / f"{split}.{side}.ids", dtype),
+                _offsets(directory / f"{split}.{side}.offsets"),
             )
             for side, dtype in zip(SIDES, dtypes, strict=True)
         )
@@ -92,19 +117,12 @@ class ParallelCorpus:
             sizes[1],
             lines[0],
             lines[1],
-            _sizes(directory, split),
             None if end is None else tuple(end),
         )
 
-    def check_files(self) -> None:
-        """Of a mapped file that has become shorter, the rest cannot be read: the process dies."""
-        for path, size in self.files.items():
-            if not path.is_file() or path.stat().st_size != size:
-                raise damaged(path.parent)
-
 
 class SentenceWriter:
-    """Appends sentences to a pair of files that `Sentences` maps."""
+    """Appends sentences to a pair of files that `Sentences` reads."""
 
     def __init__(self, directory: Path, name: str, dtype: np.dtype) -> None:
         self._ids = (directory / f"{name}.ids").open("wb")
@@ -154,17 +172,12 @@ def damaged(directory: Path) -> InputError:
     return InputError(f"the prepared data in {directory} is damaged: delete it and prepare again")
 
 
-def _sizes(directory: Path, split: str) -> dict[Path, int]:
-    paths = [directory / f"{split}.{side}.{kind}" for side in SIDES for kind in ("ids", "offsets")]
-    return {path: path.stat().st_size for path in paths if path.is_file()}
+def _stored_ids(path: Path, dtype: np.dtype) -> np.ndarray | StoredIds:
+    return StoredIds(path, dtype) if path.is_file() else np.zeros(0, dtype)
 
 
-def _map(path: Path, dtype: np.dtype) -> np.ndarray:
-    if not path.is_file():
-        return np.zeros(1 if path.suffix == ".offsets" else 0, dtype)
-    if path.stat().st_size == 0:  # an empty file cannot be mapped
-        return np.zeros(0, dtype)
-    return np.memmap(path, dtype, mode="r", shape=(path.stat().st_size // dtype.itemsize,))
+def _offsets(path: Path) -> np.ndarray:
+    return np.fromfile(path, np.int64) if path.is_file() else np.zeros(1, np.int64)
 
 
 def _read_lines(path: Path) -> list[str]:

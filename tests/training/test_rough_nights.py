@@ -134,9 +134,11 @@ def test_data_that_shrinks_while_it_is_read_is_a_sentence(run):
     stream = Batches(corpus, config, 128).stream()
     next(stream)
     with (run / "data" / "train.target.ids").open("r+b") as file:
-        file.truncate(0)
+        file.truncate(4)
     with pytest.raises(InputError, match="is damaged"):
         next(stream)
+    with pytest.raises(InputError, match="is damaged"):  # at whatever moment: reading notices
+        corpus.target[len(corpus) - 1]
 
 
 def test_ids_that_the_model_has_not_are_a_sentence(run, capsys):
