@@ -155,22 +155,25 @@ def save_model(model: Transformer, directory: Path) -> None:
     save_arrays(directory / WEIGHTS_FILE, named_parameters(model))
 
 
+def _check_is_model_directory(directory: Path) -> None:
+    if is_model_directory(directory):
+        return
+    for inner in ("model", "best"):  # of a training run
+        if is_model_directory(directory / inner):
+            raise InputError(f"{directory} is a training run: its model is {directory / inner}")
+    remedy = "(train one, convert one, or name one of the hub: ORG/NAME)"
+    if not directory.exists():
+        raise InputError(f"there is no model {directory} here {remedy}")
+    lacking = next(n for n in (CONFIG_FILE, WEIGHTS_FILE) if not (directory / n).is_file())
+    raise InputError(f"{directory} is not a model directory: it has no {lacking} {remedy}")
+
+
 def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
     """Read a model directory; `dtype` casts the floating-point weights, None keeps them.
 
     The directory may be a stranger's: what its files say is compared before anything is built.
     """
-    for name in (CONFIG_FILE, WEIGHTS_FILE):
-        if not (directory / name).is_file():
-            for inner in ("model", "best"):  # of a training run
-                if is_model_directory(directory / inner):
-                    raise InputError(
-                        f"{directory} is a training run: its model is {directory / inner}"
-                    )
-            raise InputError(
-                f"{directory} is not a model directory: it has no {name} "
-                "(train one, convert one, or name one of the hub: ORG/NAME)"
-            )
+    _check_is_model_directory(directory)
     config = ModelConfig.load(directory / CONFIG_FILE)
     try:
         model = _fitting_model(config, read_header(directory / WEIGHTS_FILE))

@@ -128,7 +128,7 @@ def test_mistakes_are_one_sentence(prompt: Terminal) -> None:
         ":beam 0": "beam must be from 1 to 1,000, not 0",
         ":modle x": "there is no command :modle; did you mean ':model'?",
         ":model": "name a model, as in :model weights/en-de",
-        ":model /nowhere": "/nowhere is not a model directory",
+        ":model /nowhere": "there is no model /nowhere",
     }.items():
         answer = prompt.answer(typed)
         assert said in answer

@@ -94,7 +94,7 @@ def test_the_old_name_of_start_works_with_a_hint(tmp_path, capsys):
     assert main(["train", "numbers", "--from", "/nowhere", "--out", str(tmp_path / "new")]) == 2
     hint, error = capsys.readouterr().err.splitlines()
     assert "--from is now --start" in hint
-    assert "/nowhere is not a model directory" in error
+    assert "there is no model /nowhere" in error
 
 
 def test_recipes_are_listed_and_shown(capsys):
@@ -321,7 +321,7 @@ def test_a_full_disk_is_a_sentence_and_loses_nothing(tmp_path):
         (["--resume", "{run}", "--set", "training.seed=2"], "training.seed cannot change"),
         (["--resume", "{run}", "--set", "model.h=4"], "model.h cannot change within a run"),
         (["--resume", "{run}", "--set", "training.max_step=4"], "did you mean 'max_steps'"),
-        (["numbers", "--start", "/nowhere", "--out", "{new}"], "/nowhere is not a model directory"),
+        (["numbers", "--start", "/nowhere", "--out", "{new}"], "there is no model /nowhere"),
         (["numbers", "--start", "{run}", "--out", "{new}"], "is a training run: its model is"),
     ],
 )
