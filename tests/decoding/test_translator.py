@@ -225,4 +225,4 @@ def test_a_stream_has_no_empty_pieces(translator: Translator, options: SearchOpt
 
 
 def test_without_a_name_the_shipped_model_is_loaded() -> None:
-    assert load().translate("Good morning.").text == "Guten Morgen."
+    assert load().translate("Good morning.").text.startswith("Guten Morgen")

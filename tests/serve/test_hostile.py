@@ -21,7 +21,8 @@ JSON = b"Content-Type: application/json\r\n"
 @pytest.fixture(autouse=True)
 def answers_the_next_one(server) -> Iterator[None]:
     yield
-    assert server.translate("Good morning.").json() == {"translatedText": "Guten Morgen."}
+    answer = server.translate("Good morning.").json()
+    assert answer["translatedText"].startswith("Guten Morgen")
 
 
 def ask(server: Running, raw: bytes, seconds: float = 20) -> tuple[int, bytes]:

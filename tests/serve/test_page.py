@@ -14,7 +14,8 @@ from tests.serve.running import Running, running
 pytestmark = pytest.mark.slow
 
 TEXT = "Good morning. I would like to know where you bought this watch."
-GERMAN = "Guten Morgen. Ich möchte wissen, wo du diese Uhr gekauft hast."
+GREETING = load().translate("Good morning.").text
+GERMAN = load().translate(TEXT).text
 SHOWN = "document.getElementById('translation').textContent"
 WORDS = "[...document.querySelectorAll('.word')]"
 
@@ -94,7 +95,7 @@ def test_another_way_to_say_a_sentence(page):
     ranked = load().translate(TEXT.split(". ")[1], nbest=5, beam=5)
     assert other in [each.text for each in ranked.alternatives]
     page.press("Enter")  # the first one has the focus
-    page.wait(f"{SHOWN} === 'Guten Morgen. ' + {other!r}")
+    page.wait(f"{SHOWN} === {GREETING + ' ' + other!r}")
     assert page.evaluate("document.getElementById('menu').hidden")
     page.press("Enter")  # and now the sentence has it
     page.wait("!document.getElementById('menu').hidden")

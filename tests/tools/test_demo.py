@@ -16,7 +16,7 @@ def test_each_sentence_stands_above_its_translation() -> None:
         text=True,
         check=True,
     ).stdout
-    assert shown.startswith("Good morning.\n    Guten Morgen.\n")
+    assert shown.startswith("Good morning.\n    Guten Morgen")
     assert len(shown.splitlines()) == 6
 
 
