@@ -328,12 +328,12 @@ def mutations(content: bytes, source: random.Random) -> bytes:
     """A few bytes changed, cut out, repeated or replaced by what parsers stumble over."""
     data = bytearray(content)
     for _ in range(source.randint(1, 6)):
-        at = source.randrange(len(data))
+        at = source.randrange(len(data) or 1)
         kind = source.randrange(5)
         if kind == 0:
-            data[at] = source.randrange(256)
+            data[at : at + 1] = bytes([source.randrange(256)])
         elif kind == 1:
-            data[at] ^= 1 << source.randrange(8)
+            data[at : at + 1] = bytes([(data[at] if data else 0) ^ 1 << source.randrange(8)])
         elif kind == 2:
             del data[at : at + source.randint(1, 20)]
         elif kind == 3:
