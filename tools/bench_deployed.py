@@ -32,10 +32,10 @@ from bench_sides import (
 Translate = Callable[[], list[str]]
 
 NOTE = """\
-Sentences a second, text in, text out, each engine on {threads} cores with the whole text at once; \
-ours in float32. A ratio below 1 means that the other engine is faster. fxtranslate has one thread: \
-it runs as {threads} processes, each with its part of the text. The engines that multiply in int8 \
-round, so not all lines are equal."""
+Sentences a second, text in, text out, each engine on {threads} cores with the whole text at \
+once; ours in float32. A ratio below 1 means that the other engine is faster. fxtranslate has one \
+thread: it runs as {threads} processes, each with its part of the text. The engines that multiply \
+in int8 round, so not all lines are equal."""
 
 
 def main() -> None:
