@@ -55,6 +55,7 @@ class Head:
     head: int
     weights: Sequence[float]  # by sentence
     even: float  # what they would be on average if it looked everywhere alike
+    among: int  # so many heads
 
     @property
     def mean(self) -> float:
@@ -68,7 +69,7 @@ def best_head(weights: np.ndarray, even: float) -> Head:
     """weights (sentences, layers, heads) -> the head with the greatest mean"""
     layer, head = np.unravel_index(weights.mean(0).argmax(), weights.shape[1:])
     found = weights[:, layer, head].tolist()
-    return Head(int(layer) + 1, int(head) + 1, found, even)
+    return Head(int(layer) + 1, int(head) + 1, found, even, weights[0].size)
 
 
 def places(panel: Panel, word: str) -> list[int]:
@@ -116,8 +117,8 @@ def report(translator: Translator) -> tuple[str, dict[str, tuple[Attention, View
         word = sentences[0][1]
         drawn[name] = attentions[0], found.view(word)
         lines += [
-            f"**Figure {number}, {title}.** Of all heads of the encoder, head {found.head} of "
-            f"layer {found.layer} does it best:",
+            f"**Figure {number}, {title}.** Of the encoder's {found.among} heads, head "
+            f"{found.head} of layer {found.layer} does it best:",
             "",
             f"![What {word!r} looks at]({PICTURES.name}/{name}.png)",
             "",

@@ -19,6 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from paper_page import write
+
 from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.data.prepare import prepare
 from mlx_transformer.recipes import (
@@ -28,7 +30,7 @@ from mlx_transformer.recipes import (
     ValidationConfig,
     load_recipe,
 )
-from mlx_transformer.storage import count_parameters, replace_text
+from mlx_transformer.storage import count_parameters
 from mlx_transformer.training.run_directory import RunDirectory
 
 WIDTHS, LAYERS = 8, 2  # what the paper's are divided by
@@ -61,7 +63,7 @@ SAME = 0.02  # perplexities of the paper closer than this say nothing about a di
 
 class Score(NamedTuple):
     perplexity: float
-    quality: float  # BLEU, or per cent exactly right
+    quality: float | None  # BLEU, or per cent exactly right; None: nothing was translated
 
 
 def main() -> None:
@@ -75,9 +77,9 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="overrides")
     parser.add_argument("--rows", nargs="+", choices=list(PAPER), default=list(PAPER))
     parser.add_argument("--seeds", nargs="+", type=int, default=[1])
-    parser.add_argument("--steps", type=int, default=1000)
-    parser.add_argument("--batch-tokens", type=int, default=1024)
-    parser.add_argument("--write", type=Path, metavar="FILE", help="write the table there as well")
+    parser.add_argument("--steps", type=int, default=500)
+    parser.add_argument("--batch-tokens", type=int, default=512)
+    parser.add_argument("--write", action="store_true", help="into docs/paper.md")
     args = parser.parse_args()
     recipe = load_recipe(args.recipe, args.overrides)
     recipe = replace(
@@ -93,13 +95,15 @@ def main() -> None:
         validation=replace(recipe.validation, every=args.steps, beam=ValidationConfig.beam),
     )
     prepare(recipe, args.out / "data")
+    rows = list(dict.fromkeys(["base", *args.rows]))
     for seed in args.seeds:
-        for row in args.rows:
+        for row in rows:
             train(row_recipe(recipe, row, seed), args.out, f"{row}-{seed}")
-    text = table(args.out, args.rows, recipe, args.seeds)
-    print(text)
+    found = table(args.out, rows, recipe, args.seeds)
+    print(found)
     if args.write:
-        replace_text(args.write, text + "\n")
+        told = conditions(args.recipe, recipe, args.seeds)
+        write("table 3", f"{told}\n\n{found}\n\n{count(found)}")
 
 
 def scaled(config: ModelConfig) -> ModelConfig:
@@ -170,6 +174,22 @@ def verdict(paper: float, paper_base: float, ours: Sequence[float], base: Sequen
     return f"reproduces: {said}" if found == said else f"does not reproduce: {found} here"
 
 
+def count(found: str) -> str:
+    """How many rows of the table reproduce."""
+    yes, no = found.count("| reproduces"), found.count("| does not reproduce")
+    others = len(found.splitlines()) - 3 - yes - no
+    return f"{yes} directions reproduce, {no} do not, and {others} rows say nothing either way."
+
+
+def conditions(name: str, recipe: Recipe, seeds: Sequence[int]) -> str:
+    training = recipe.training
+    return (
+        f"Text: `{name}`; {training.max_steps:,} updates of {training.batch_tokens:,} tokens, "
+        f"schedule {training.schedule}, peak {training.learning_rate}, warmup {training.warmup}; "
+        f"seeds {', '.join(map(str, seeds))}."
+    )
+
+
 def table(out: Path, rows: Sequence[str], recipe: Recipe, seeds: Sequence[int]) -> str:
     metric = recipe.validation.metric
     scores = {row: [score(RunDirectory(out / f"{row}-{n}"), metric) for n in seeds] for row in rows}
@@ -181,21 +201,26 @@ def table(out: Path, rows: Sequence[str], recipe: Recipe, seeds: Sequence[int]) 
         "|---" * 13 + "|",
     ]
     for row, found in scores.items():
-        paper_perplexity, paper_bleu = PAPER[row]
-        size = recipe.tokenizer.vocab_size
-        config = replace(scaled(preset(row)), vocab_size=size, target_vocab_size=size)
-        said = "" if row == "base" else verdict(
-            paper_perplexity, PAPER["base"][0], [one.perplexity for one in found], base
-        )  # fmt: skip
+        perplexities = [one.perplexity for one in found]
+        said = "" if row == "base" else verdict(PAPER[row][0], PAPER["base"][0], perplexities, base)
         cells = [
-            f"`{row}`", config.encoder_layers, config.d_model, config.d_ff, config.h, config.d_k,
-            config.d_v, f"{count_parameters(config):,}",
-            " ".join(f"{one.perplexity:.2f}" for one in found),
-            " ".join(f"{one.quality:.1f}" for one in found),
-            f"{paper_perplexity:.2f}", paper_bleu, said,
-        ]  # fmt: skip
+            f"`{row}`",
+            *sizes(row, recipe.tokenizer.vocab_size),
+            " ".join(f"{perplexity:.2f}" for perplexity in perplexities),
+            " ".join("-" if one.quality is None else f"{one.quality:.1f}" for one in found),
+            *PAPER[row],
+            said,
+        ]
         lines.append("| " + " | ".join(map(str, cells)) + " |")
     return "\n".join(lines)
+
+
+def sizes(row: str, vocab_size: int) -> list[str]:
+    """N, d_model, d_ff, h, d_k, d_v and the parameters of a row's small model"""
+    small = scaled(preset(row))
+    config = replace(small, vocab_size=vocab_size, target_vocab_size=vocab_size)
+    names = ("encoder_layers", "d_model", "d_ff", "h", "d_k", "d_v")
+    return [*(str(getattr(config, name)) for name in names), f"{count_parameters(config):,}"]
 
 
 if __name__ == "__main__":
