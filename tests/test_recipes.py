@@ -57,6 +57,7 @@ def test_the_recipes_that_ship():
         "iwslt14-de-en",
         "multi30k-en-de",
         "numbers",
+        "numbers-student",
         "tatoeba-en-de",
         "wmt14-en-de-base",
         "wmt14-en-de-big",

@@ -1,7 +1,8 @@
 """A task without files: a number in English words -> the same number in German words.
 
 English is spelled as people spell it: `407 012` is "four hundred seven thousand twelve" or "four
-hundred and seven thousand and twelve", `22` "twenty-two" or "twenty two", with capitals or without.
+hundred and seven thousand and twelve", `22` "twenty-two" or "twenty two", `100` "one hundred" or "a
+hundred", with capitals or without.
 """
 
 import random
@@ -10,7 +11,10 @@ LIMIT = 1_000_000
 # Everyday numbers are always trained on, and often, so that a model can be asked for them.
 EVERYDAY = 1_000
 REPEATED = 10
+# No other number has that word; fewer would be met in too few batches, as short pairs share them.
+ZEROS = 6_000
 SIZES = {"train": 100_000, "valid": 1_000, "test": 1_000}
+A_SHARE = 0.25  # of the numbers that begin with "one": "a hundred", "a thousand and two"
 # Ways to write words, by how often they are met.
 _CASES = {str.lower: 65, str.capitalize: 20, str.title: 5, str.upper: 10}
 
@@ -53,6 +57,8 @@ def english(n: int, hyphen: str = "-", joint: str = " ") -> str:
 def spelled(n: int, chance: random.Random) -> str:
     """As `english`, in one of the spellings people use."""
     words = english(n, chance.choice("- "), chance.choice([" ", " and "]))
+    if words.startswith("one ") and chance.random() < A_SHARE:
+        words = "a " + words.removeprefix("one ")
     (write,) = chance.choices([*_CASES], [*_CASES.values()])
     return write(words)
 
@@ -81,7 +87,7 @@ def pairs(split: str, seed: int = 0) -> list[tuple[str, str]]:
 
 
 def _numbers(split: str, seed: int) -> list[int]:
-    everyday = [*range(EVERYDAY)] * REPEATED
+    everyday = [0] * ZEROS + [*range(EVERYDAY)] * REPEATED
     others = random.Random(seed).sample(range(EVERYDAY, LIMIT), sum(SIZES.values()) - len(everyday))
     numbers = [*everyday, *others]
     start = sum(SIZES[earlier] for earlier in list(SIZES)[: list(SIZES).index(split)])

@@ -68,7 +68,7 @@ def test_the_table(number, words):
 
 def read_english(words: str) -> int:
     """The number back, from the meaning of the words alone."""
-    values = {english(n): n for n in [*range(20), *range(20, 100, 10)]}
+    values = {english(n): n for n in [*range(20), *range(20, 100, 10)]} | {"a": 1}
     thousands = hundreds = 0
     for word in re.split("[ -]", words.lower()):
         if word == "and":
@@ -113,6 +113,9 @@ def test_numbers_are_spelled_in_every_way_people_do():
         write(words) for words in lower for write in (str, str.capitalize, str.title, str.upper)
     }
     assert spelled(5_100, random.Random(1)).lower() == "five thousand one hundred"
+    short = {spelled(1_001, random.Random(seed)) for seed in range(2000)}
+    assert {"One thousand one", "a thousand and one", "A Thousand And One"} <= short
+    assert {spelled(1, random.Random(seed)).lower() for seed in range(99)} == {"one"}
 
 
 def test_the_sentence_of_the_readme_is_one_of_them():
@@ -136,5 +139,7 @@ def test_splits_are_disjoint_fixed_and_of_their_size():
     assert not (train & valid or train & test or valid & test)
     assert len(valid) == len(test) == SIZES["test"]
     assert {german(n) for n in range(EVERYDAY)} < train
+    zeros = [source for source, target in splits["train"] if target == "null"]
+    assert min(zeros.count(word) for word in ("zero", "Zero", "ZERO")) >= 50  # enough to learn it
     assert pairs("test") == splits["test"]
     assert pairs("test", seed=1) != splits["test"]
