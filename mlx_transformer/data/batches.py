@@ -18,6 +18,7 @@ import numpy as np
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.data.corpus import ParallelCorpus, Sentences
 from mlx_transformer.data.grid import Shape, choose_grid
+from mlx_transformer.data.objectives import Objective
 from mlx_transformer.errors import InputError
 
 T = TypeVar("T")
@@ -55,13 +56,15 @@ class PlannedBatch(NamedTuple):
 
     shape: Shape
     pairs: np.ndarray  # (at most B,) indices into the corpus
+    epoch: int
 
 
 class Batches:
     """All batches of a corpus, epoch after epoch.
 
     `batch_tokens` bounds B*S and B*T alike. With `size` processes, process `rank` gets every
-    size-th row of each batch; together they see what one process would.
+    size-th row of each batch; together they see what one process would. With an objective the
+    corpus is plain text, of which that makes what is read and what is expected.
     """
 
     def __init__(
@@ -74,16 +77,21 @@ class Batches:
         max_shapes: int = 32,
         rank: int = 0,
         size: int = 1,
+        objective: Objective | None = None,
     ) -> None:
         self.corpus = corpus
+        self._objective = objective
         self.config = config
         self.seed = seed
         self.rank, self.size = rank, size
         # What a pair takes in a batch: its pieces and the end token.
         eos = (config.eos_id,)
         self._ends = (eos if corpus.source_end is None else corpus.source_end, eos)
-        lengths = np.stack([corpus.source.lengths(), corpus.target.lengths()], axis=1)
-        self._lengths = lengths + [len(end) for end in self._ends]
+        if objective is not None:
+            self._lengths = objective.lengths(corpus.source.lengths())
+        else:
+            lengths = np.stack([corpus.source.lengths(), corpus.target.lengths()], axis=1)
+            self._lengths = lengths + [len(end) for end in self._ends]
         self._check_model()
         self.shapes, shape_of = choose_grid(self._lengths, batch_tokens, max_shapes)
         self._buckets = [np.flatnonzero(shape_of == k) for k in range(len(self.shapes))]
@@ -126,7 +134,8 @@ class Batches:
         for shape, bucket in zip(self.shapes, self._buckets, strict=True):
             pairs = random.permutation(bucket)
             planned += [
-                PlannedBatch(shape, pairs[i : i + shape.B]) for i in range(0, len(pairs), shape.B)
+                PlannedBatch(shape, pairs[i : i + shape.B], number)
+                for i in range(0, len(pairs), shape.B)
             ]
         return [planned[i] for i in random.permutation(len(planned))]
 
@@ -143,24 +152,58 @@ class Batches:
 
     def read(self, planned: PlannedBatch, position: Position = START) -> Batch:
         """The arrays of a batch: this process' rows of them."""
-        (B, S, T), pairs = planned
+        (B, S, T), pairs, epoch = planned
         mine = pairs[self.rank :: self.size]
         rows = ceil(B / self.size)
-        config = self.config
-        source = _rows(
-            self.corpus.source, mine, (rows, S), config, config.vocab_size, self._ends[0]
-        )
-        target_out = _rows(
-            self.corpus.target, mine, (rows, T), config, config.target_size, self._ends[1]
-        )
-        target_in = np.full_like(target_out, config.pad_id)
-        # Without a start token the decoder starts from a zero vector whatever stands there.
-        target_in[: len(mine), 0] = config.first_id
-        inside = np.arange(1, T) < self._lengths[mine, 1, None]
-        target_in[: len(mine), 1:][inside] = target_out[: len(mine), :-1][inside]
+        if self._objective is None:
+            source, target_out = self._pairs(mine, (rows, S), (rows, T))
+        else:
+            source, target_out = self._examples(mine, epoch, (rows, S), (rows, T))
+        if self._objective is not None and self._objective.aligned:
+            target_in = source
+        else:
+            target_in = self._shifted(target_out, self._lengths[mine, 1])
         source_tokens, target_tokens = map(int, self._lengths[mine].sum(0))
         total = int(self._lengths[pairs, 1].sum())
         return Batch(source, target_in, target_out, source_tokens, target_tokens, total, position)
+
+    def _pairs(
+        self, mine: np.ndarray, read: tuple[int, int], written: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Sources and targets with their ends, as arrays of these shapes"""
+        corpus, config = self.corpus, self.config
+        source = _rows(corpus.source, mine, read, config, config.vocab_size, self._ends[0])
+        target = _rows(corpus.target, mine, written, config, config.target_size, self._ends[1])
+        return source, target
+
+    def _examples(
+        self, mine: np.ndarray, epoch: int, read: tuple[int, int], expected: tuple[int, int]
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """What the objective makes of these texts, as arrays of these shapes"""
+        config = self.config
+        made = zip(*(self.example(int(text), epoch) for text in mine), strict=True)
+        sides = [Sentences.from_lists(side) for side in made] or [Sentences.from_lists([])] * 2
+        every = np.arange(len(mine))
+        shapes = zip(sides, (read, expected), strict=True)
+        source, target = (
+            _rows(s, every, shape, config, config.vocab_size, ()) for s, shape in shapes
+        )
+        return source, target
+
+    def example(self, text: int, epoch: int) -> tuple[list[int], list[int]]:
+        """What the objective makes of a text in an epoch: always the same."""
+        assert self._objective is not None
+        random = np.random.default_rng([self.seed, epoch, text])
+        return self._objective.example(self.corpus.source[text].tolist(), random)
+
+    def _shifted(self, target_out: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """What the decoder reads: the start, and all but the last token"""
+        target_in = np.full_like(target_out, self.config.pad_id)
+        # Without a start token the decoder starts from a zero vector whatever stands there.
+        target_in[: len(lengths), 0] = self.config.first_id
+        inside = np.arange(1, target_out.shape[1]) < lengths[:, None]
+        target_in[: len(lengths), 1:][inside] = target_out[: len(lengths), :-1][inside]
+        return target_in
 
 
 def _rows(

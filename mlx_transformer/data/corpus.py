@@ -97,18 +97,20 @@ class ParallelCorpus:
     def open(cls, directory: Path, split: str) -> "ParallelCorpus":
         """Open a split of a prepared directory; one that the recipe has not is empty."""
         manifest = read_manifest(directory)
-        dtypes = [np.dtype(manifest[f"{side}_dtype"]) for side in SIDES]
+        # Of plain text there is one side: it is what is read and what is written.
+        sides = ("source", "source") if manifest.get("text") else SIDES
+        dtypes = [np.dtype(manifest[f"{side}_dtype"]) for side in sides]
         source, target = (
             Sentences(
                 _stored_ids(directory / f"{split}.{side}.ids", dtype),
                 _offsets(directory / f"{split}.{side}.offsets"),
             )
-            for side, dtype in zip(SIDES, dtypes, strict=True)
+            for side, dtype in zip(sides, dtypes, strict=True)
         )
         if len(source) != len(target) or not (source.is_whole() and target.is_whole()):
             raise damaged(directory)
-        lines = [_read_lines(directory / f"{split}.{side}.txt") for side in SIDES]
-        sizes = [manifest["report"][f"{side}_vocab_size"] for side in SIDES]
+        lines = [_read_lines(directory / f"{split}.{side}.txt") for side in sides]
+        sizes = [manifest["report"][f"{side}_vocab_size"] for side in sides]
         end = manifest.get("source_end")
         return cls(
             source,

@@ -14,13 +14,15 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.data import subwords
 from mlx_transformer.data.corpus import MANIFEST, SIDES, SentenceWriter, id_dtype, read_manifest
+from mlx_transformer.data.objectives import gaps_for
 from mlx_transformer.data.text import BadLine, Pair, ParallelText, open_text
 from mlx_transformer.errors import InputError
-from mlx_transformer.recipes import SPLITS, DataConfig, Recipe, TokenizerConfig
+from mlx_transformer.recipes import SPLITS, DataConfig, Recipe
 from mlx_transformer.storage import built_aside, locked
-from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer
+from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer, text_tokenizer
 
 FORMAT = 1  # of a prepared directory; another number is prepared again
 CHUNK = 10_000  # pairs held in memory at once
@@ -70,10 +72,11 @@ def prepare(
     lock = out.resolve().with_name(f".{out.resolve().name}.lock")
     with locked(lock, f"{out} is being prepared"), built_aside(out) as aside:
         if tokenizer is None:
-            tokenizer = _learn_tokenizer(texts["train"], recipe.tokenizer, progress)
+            tokenizer = _learn_tokenizer(texts["train"], recipe, progress)
         tokenizer.save(aside)
+        write = _write_texts if recipe.data.is_plain_text else _write_split
         splits = {
-            split: _write_split(aside, split, text, recipe.data, tokenizer, progress)
+            split: write(aside, split, text, recipe.data, tokenizer, progress)
             for split, text in texts.items()
             if text.count
         }
@@ -81,7 +84,7 @@ def prepare(
         if splits["train"].pairs == 0:
             reasons = ", ".join(f"{n} {reason}" for reason, n in splits["train"].dropped.items())
             raise InputError(f"no training pair is left: {reasons}")
-        _write_manifest(aside, tokenizer, fingerprint, report)
+        _write_manifest(aside, recipe.data, tokenizer, fingerprint, report)
     return report
 
 
@@ -109,23 +112,40 @@ def _fingerprint(recipe: Recipe, tokenizer: Tokenizer | None) -> str:
     """Changes whenever preparing again could give something else."""
     parts: list[Any] = [repr(recipe.data)]
     if tokenizer is None:
-        parts.append(repr(recipe.tokenizer))
+        parts += [repr(recipe.tokenizer), _gaps(recipe)]
     else:
         parts.append({n: hashlib.sha256(b).hexdigest() for n, b in tokenizer.files.items()})
-    for split in SPLITS:
-        for pair in getattr(recipe.data, split):
-            for path in (pair.source, pair.target):
-                status = path.stat()
-                parts.append([status.st_size, status.st_mtime_ns])
+    pairs = [pair for split in SPLITS for pair in getattr(recipe.data, split)]
+    paths = [path for pair in pairs for path in (pair.source, pair.target)]
+    for path in [*paths, *([] if recipe.data.text is None else [Path(recipe.data.text)])]:
+        status = path.stat()
+        parts.append([status.st_size, status.st_mtime_ns])
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _learn_tokenizer(text: ParallelText, config: TokenizerConfig, progress: TellPairs) -> Tokenizer:
+def _gaps(recipe: Recipe) -> list[str]:
+    """What the vocabulary of plain text has besides words; of pairs, nothing"""
+    if not recipe.data.is_plain_text:
+        return []
+    return gaps_for(_model_config(recipe), recipe.data.max_length)
+
+
+def _model_config(recipe: Recipe) -> ModelConfig:
+    size = recipe.tokenizer.vocab_size
+    return recipe.model_config(size, size)
+
+
+def _learn_tokenizer(text: ParallelText, recipe: Recipe, progress: TellPairs) -> Tokenizer:
+    config = recipe.tokenizer
+
     def learn(*sides: int) -> bytes:
-        model = subwords.learn(_sample(text, sides, progress), config)
+        model = subwords.learn(_sample(text, sides, progress), config, _gaps(recipe))
         progress(LEARN, text.count, text.count)
         return model
 
+    if recipe.data.is_plain_text:
+        half = _model_config(recipe)
+        return text_tokenizer(learn(0), (half.first_id,) if half.alone else ())
     if config.joint:
         return sentencepiece_tokenizer(learn(0, 1))
     return sentencepiece_tokenizer(learn(0), learn(1))
@@ -217,6 +237,33 @@ def _write_split(
     return SplitReport(pairs, source_tokens, target_tokens, dropped, keep.invalid_lines)
 
 
+def _write_texts(
+    directory: Path,
+    split: str,
+    text: ParallelText,
+    data: DataConfig,
+    tokenizer: Tokenizer,
+    progress: TellPairs,
+) -> SplitReport:
+    """One side of pieces, without what stands around them; what is too long is cut."""
+    keep = _Filter(data, training=split == "train")
+    texts = tokens = done = 0
+    remaining = text.pairs()
+    room = data.max_length - len(tokenizer.frame.source([], 0))
+    with SentenceWriter(
+        directory, f"{split}.source", id_dtype(tokenizer.source_vocab_size)
+    ) as writer:
+        while chunk := list(islice(remaining, CHUNK)):
+            lines = [line for line, _ in keep.lines(chunk)]
+            encoded = tokenizer.encode_source_batch(lines)
+            parts = [ids[i : i + room] for ids in encoded for i in range(0, len(ids), max(room, 1))]
+            tokens += writer.append(parts)
+            texts += len(parts)
+            done += len(chunk)
+            progress(f"encode {split}", done, text.count)
+    return SplitReport(texts, tokens, tokens, dict(keep.dropped), keep.invalid_lines)
+
+
 def _led(start: tuple[int, ...], sentences: list[list[int]]) -> list[list[int]]:
     """Sentences behind what a frame puts before them; empty ones stay empty, to be dropped."""
     return [[*start, *ids] if ids else [] for ids in sentences]
@@ -229,13 +276,18 @@ def _append_lines(directory: Path, split: str, lines: list[tuple[str, str]]) -> 
 
 
 def _write_manifest(
-    directory: Path, tokenizer: Tokenizer, fingerprint: str, report: PreparationReport
+    directory: Path,
+    data: DataConfig,
+    tokenizer: Tokenizer,
+    fingerprint: str,
+    report: PreparationReport,
 ) -> None:
     sizes = (tokenizer.source_vocab_size, tokenizer.target_vocab_size)
     manifest = {
         "format": FORMAT,
         "fingerprint": fingerprint,
         **{f"{s}_dtype": id_dtype(size).name for s, size in zip(SIDES, sizes, strict=True)},
+        "text": data.is_plain_text,
         "source_end": tokenizer.frame.after,
         "report": asdict(report),
     }

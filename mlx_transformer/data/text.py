@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mlx_transformer.data import mixture, numbers
+from mlx_transformer.data import grammar, mixture, numbers
 from mlx_transformer.errors import InputError, naming
 from mlx_transformer.recipes import DataConfig, FilePair
 
@@ -22,6 +22,7 @@ class BadLine:
 
 
 Pair = tuple[str | BadLine, str | BadLine]
+HELD_OUT = (33, 66)  # of each hundred lines of plain text, which are not trained on
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,11 @@ def open_text(data: DataConfig, split: str) -> ParallelText:
     """The text of a split; complains about files that are missing, empty or not parallel."""
     if data.task == "numbers":
         return ParallelText(numbers.SIZES[split], lambda: iter(numbers.pairs(split)))
+    if data.task == "grammar":
+        texts = grammar.sentences(split)
+        return ParallelText(len(texts), lambda: zip(texts, texts, strict=True))
+    if data.text is not None:
+        return _plain_text(Path(data.text), split)
     files: tuple[FilePair, ...] = getattr(data, split)
     with naming(f"data.{split}"):
         counts = [mixture.share_of(_count_pairs(pair), pair.weight) for pair in files]
@@ -52,6 +58,22 @@ def open_text(data: DataConfig, split: str) -> ParallelText:
         return mixture.with_variants(renamed, data.variants)
 
     return ParallelText(sum(counts) + mixture.share_of(sum(counts), data.variants), mixed)
+
+
+def _plain_text(path: Path, split: str) -> ParallelText:
+    """Lines of one file: of a hundred one is for validation and one for the test."""
+    with naming("data.text"):
+        total = count_lines(path)
+
+    def is_of_split(number: int) -> bool:
+        return {HELD_OUT[0]: "valid", HELD_OUT[1]: "test"}.get(number % 100, "train") == split
+
+    def lines() -> Iterator[Pair]:
+        for number, line in enumerate(_lines(path)):
+            if is_of_split(number):
+                yield line, line
+
+    return ParallelText(sum(map(is_of_split, range(total))), lines)
 
 
 def _parallel(pair: FilePair) -> Iterator[Pair]:

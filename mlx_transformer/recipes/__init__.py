@@ -56,17 +56,23 @@ class DataConfig:
     train: tuple[FilePair, ...] = ()
     valid: tuple[FilePair, ...] = ()
     test: tuple[FilePair, ...] = ()
-    task: Literal["numbers"] | None = None  # a generated task instead of files
+    task: Literal["numbers", "grammar"] | None = None  # generated text instead of files
+    text: str | None = None  # a file of plain text instead of pairs, a text a line
     max_length: int = 256  # tokens of a sentence with its end token; longer pairs are dropped
     max_ratio: float = 9.0  # of the longer to the shorter side of a training pair
     variants: float = 0.0  # training pairs added as people type them, as a share of the text
     other_names: float = 0.0  # share of the training pairs whose names and numbers are exchanged
 
     def __post_init__(self) -> None:
-        if self.task is None and not self.train:
-            raise InputError("[data] names no training text: give data.train or data.task")
-        if self.task is not None and (self.train or self.valid or self.test):
+        files = bool(self.train or self.valid or self.test)
+        if self.task is None and self.text is None and not self.train:
+            raise InputError(
+                "[data] names no training text: give data.train, data.text or data.task"
+            )
+        if self.task is not None and (files or self.text is not None):
             raise InputError(f"data.task {self.task!r} makes its own text: give no files with it")
+        if self.text is not None and files:
+            raise InputError("data.text is plain text: give no pairs of files with it")
         at_least(2, self, "max_length", section="data.")
         at_least(1, self, "max_ratio", section="data.")
         must_be(
@@ -77,6 +83,11 @@ class DataConfig:
             "other_names",
             section="data.",
         )
+
+    @property
+    def is_plain_text(self) -> bool:
+        """One side, of which a model learns by itself."""
+        return self.text is not None or self.task == "grammar"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,7 +212,11 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.model.start is None:
             size = self.tokenizer.vocab_size
-            self.model_config(size, size)  # a wrong [model] is an error here, not after preparing
+            config = self.model_config(size, size)  # a wrong one is said here, not after preparing
+            if config.alone is not None and not self.data.is_plain_text:
+                raise InputError(
+                    f"the {config.alone} alone learns from plain text: give data.text, not pairs"
+                )
 
     def model_config(self, source_vocab_size: int, target_vocab_size: int) -> ModelConfig:
         """The model of [model], sized for a tokenizer trained by this recipe."""
@@ -353,6 +368,9 @@ def _resolve_data(
     if not isinstance(where, str):
         raise InputError(f"data.dir must be text, not {where!r}")
     folder = _absolute(where, Path.cwd() if "dir" in overridden else home)
+    if isinstance(table.get("text"), str):
+        base = Path.cwd() if "text" in overridden else folder
+        table["text"] = str(_absolute(table["text"], base))
     for split in SPLITS:
         if split in table:
             listed = table[split] if isinstance(table[split], list) else [table[split]]

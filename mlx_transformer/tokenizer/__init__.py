@@ -8,7 +8,12 @@ and `decode` skips them. What stands around the pieces, and how a model is told 
 `Frame`; without one a source ends in the end of sentence of the model's config.
 """
 
-from mlx_transformer.tokenizer.loading import check_belongs, load_tokenizer, sentencepiece_tokenizer
+from mlx_transformer.tokenizer.loading import (
+    check_belongs,
+    load_tokenizer,
+    sentencepiece_tokenizer,
+    text_tokenizer,
+)
 from mlx_transformer.tokenizer.sides import WORD_START, Side
 from mlx_transformer.tokenizer.tags import Frame
 from mlx_transformer.tokenizer.tokenizer import Tokenizer
@@ -21,4 +26,5 @@ __all__ = [
     "check_belongs",
     "load_tokenizer",
     "sentencepiece_tokenizer",
+    "text_tokenizer",
 ]

@@ -1,5 +1,6 @@
 """Which tokenizer a directory holds, by its files."""
 
+import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,6 +72,16 @@ def sentencepiece_tokenizer(source: bytes, target: bytes | None = None) -> Token
         return Tokenizer(side, side, {"tokenizer.model": source})
     files = {"source.model": source, "target.model": target}
     return Tokenizer(SentencePieceSide(source), SentencePieceSide(target), files)
+
+
+def text_tokenizer(model: bytes, before: tuple[int, ...]) -> Tokenizer:
+    """From a serialised SentencePiece model, for texts that begin with these ids."""
+    plain = sentencepiece_tokenizer(model)
+    if not before:
+        return plain
+    settings = json.dumps({"frame": {"before": list(before)}}).encode()
+    files = {**plain.files, SETTINGS: settings}
+    return Tokenizer(plain.source, plain.target, files, OneWay(Frame(before=before)))
 
 
 def _load_sentencepiece(directory: Path) -> Tokenizer | None:

@@ -14,6 +14,7 @@ from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
+from mlx_transformer.data.objectives import Objective, objective_for
 from mlx_transformer.data.prepare import PreparationReport, TellPairs, prepare, prepared
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
@@ -28,6 +29,8 @@ from mlx_transformer.training.step import TrainingState, initial_state
 from mlx_transformer.training.trainer import Hooks, Outcome, Trainer
 from mlx_transformer.training.validation import Translate, Validator
 
+# The verb of a model with both halves, or one.
+USES = {None: "translate", "encoder": "fill", "decoder": "complete"}
 # Changing these would make the saved state, or the position in the data, wrong.
 FIXED_SECTIONS = ("data", "tokenizer", "model")
 FIXED_KEYS = (
@@ -102,6 +105,16 @@ class Run:
                 return tokenizer
             raise
 
+    def objective(self, config: ModelConfig) -> Objective | None:
+        """What the model learns from plain text; None: to translate pairs."""
+        if self.recipe.data.is_plain_text:
+            return objective_for(config, self.tokenizer())
+        if config.alone is not None:
+            raise InputError(
+                f"the {config.alone} alone learns from plain text: give data.text, not pairs"
+            )
+        return None
+
     def same_tokenizer(self, config: ModelConfig, fingerprint: str | None) -> str:
         """The fingerprint of the run's tokenizer, which must be `fingerprint` if that is known."""
         found = load_tokenizer(self.files.data, config).fingerprint
@@ -140,7 +153,7 @@ class Run:
 
     def write_model(self, model: Transformer, directory: Path) -> None:
         """A model directory that every verb can use."""
-        write_model(model, self.tokenizer(), directory, self._card(directory))
+        write_model(model, self.tokenizer(), directory, self._card(model.config, directory))
 
     def average(self, last: int, directory: Path) -> list[Path]:
         """Write the mean of the last checkpoints as a model; returns which those were."""
@@ -172,13 +185,15 @@ class Run:
     def _write_recipe(self) -> None:
         replace_text(self.files.recipe, self.recipe.to_toml())
 
-    def _card(self, directory: Path) -> str:
+    def _card(self, config: ModelConfig, directory: Path) -> str:
         data, start = self.recipe.data, self.recipe.model.start
         tuned = f", fine-tuned from `{start}`" if start is not None else ""
+        title = f"{data.source_language} to {data.target_language}"
+        verb = USES[config.alone]
         return (
-            f"# {data.source_language} to {data.target_language}\n\n"
+            f"# {directory.parent.name if data.is_plain_text else title}\n\n"
             f"A Transformer trained with mlx-transformer{tuned}:\n\n"
-            f'    mlx-transformer translate --model {directory} "..."\n\n'
+            f'    mlx-transformer {verb} --model {directory} "..."\n\n'
             f"The recipe it was trained with:\n\n```toml\n{self.recipe.to_toml()}```\n"
         )
 
@@ -254,6 +269,7 @@ def _training_batches(run: Run, config: ModelConfig, group: mx.distributed.Group
         seed=run.recipe.training.seed,
         rank=group.rank(),
         size=group.size(),
+        objective=run.objective(config),
     )
 
 
@@ -263,8 +279,20 @@ def _validator(
     corpus = ParallelCorpus.open(run.files.data, split)
     if len(corpus) == 0:
         return None
-    batches = Batches(corpus, config, run.recipe.training.batch_tokens)
+    objective = run.objective(config)
+    batches = Batches(corpus, config, run.recipe.training.batch_tokens, objective=objective)
+    if objective is not None and objective.aligned:
+        settings = replace(settings, sentences=0)  # nothing is written: the loss says it all
+    elif objective is not None:
+        corpus = _with_lines(corpus, batches, run.tokenizer())
     return Validator(corpus, batches, settings, translate)
+
+
+def _with_lines(corpus: ParallelCorpus, batches: Batches, tokenizer: Tokenizer) -> ParallelCorpus:
+    """Plain text with gaps and what is missing, as lines to translate and to compare with"""
+    examples = [batches.example(text, epoch=0) for text in range(len(corpus))]
+    read, expected = (tokenizer.decode_batch(side) for side in zip(*examples, strict=True))
+    return replace(corpus, source_lines=read, target_lines=expected)
 
 
 def _test(run: Run, step: int, translate: Translate, reporter: Reporter) -> None:

@@ -109,7 +109,7 @@ def test_a_large_corpus_is_sampled_for_the_vocabulary(text, tmp_path, monkeypatc
     learn = subwords.learn
     monkeypatch.setattr(subwords, "MAX_SENTENCES", 120)
     monkeypatch.setattr(
-        subwords, "learn", lambda lines, config: learn(learned.extend(lines) or learned, config)
+        subwords, "learn", lambda lines, *rest: learn(learned.extend(lines) or learned, *rest)
     )
     prepare(text(SOURCE, TARGET), tmp_path / "out")
     assert learned == [line for pair in zip(SOURCE[::5], TARGET[::5], strict=True) for line in pair]
