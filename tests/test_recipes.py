@@ -53,11 +53,14 @@ def test_a_minimal_recipe_is_the_papers_base_model(write, tmp_path):
 
 def test_the_recipes_that_ship():
     assert shipped_recipes() == [
+        "bert-mini",
         "general-en-de",
+        "gpt-mini",
         "iwslt14-de-en",
         "multi30k-en-de",
         "numbers",
         "numbers-student",
+        "t5-mini",
         "tatoeba-en-de",
         "wmt14-en-de-base",
         "wmt14-en-de-big",
@@ -208,7 +211,7 @@ def test_the_last_override_of_a_key_counts(write):
         ("data.dir=5", "data.dir must be text, not 5"),
         ("data.source_language=5", "data.source_language must be text, not 5"),
         ("data.task=numbers", "data.task 'numbers' makes its own text"),
-        ("data.task=letters", "data.task must be one of 'numbers', not 'letters'"),
+        ("data.task=letters", "data.task must be one of 'numbers', 'grammar', not 'letters'"),
         ("validation.beam=0", "validation.beam must be at least 1, not 0"),
         ("validation.patience=0", "validation.patience must be at least 1, not 0"),
     ],

@@ -368,6 +368,8 @@ def _resolve_data(
     if not isinstance(where, str):
         raise InputError(f"data.dir must be text, not {where!r}")
     folder = _absolute(where, Path.cwd() if "dir" in overridden else home)
+    if "text" in overridden:
+        table.pop("task", None)  # one's own text instead
     if isinstance(table.get("text"), str):
         base = Path.cwd() if "text" in overridden else folder
         table["text"] = str(_absolute(table["text"], base))

@@ -141,6 +141,13 @@ def test_a_wrong_recipe_is_a_sentence(text: str, said: str, tmp_path: Path) -> N
         load_recipe(tmp_path / "wrong.toml")
 
 
+@pytest.mark.parametrize("name", ["gpt-mini", "bert-mini", "t5-mini"])
+def test_shipped_recipes_take_text_of_ones_own(name: str, tmp_path: Path) -> None:
+    assert load_recipe(name).data.task == "grammar"
+    data = load_recipe(name, [f"data.text={tmp_path / 'book.txt'}"]).data
+    assert (data.task, data.text) == (None, str(tmp_path / "book.txt")) and data.is_plain_text
+
+
 def test_a_vocabulary_without_gaps_is_a_sentence(tmp_path: Path) -> None:
     from tests.tiny_directory import write_model
 
