@@ -16,7 +16,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer import Frame, Tokenizer
 from mlx_transformer.tokenizer.pieces import MASK, sentinel
 
-Ids = list[int]
+Pieces = list[int]
 HIDDEN = 0.15  # share of the tokens that BERT and T5 hide
 SPAN = 3  # tokens of a span of T5's, on average
 MOST_SPANS = 100  # as many as T5's vocabulary has names for
@@ -37,7 +37,7 @@ class Objective(Protocol):
     def lengths(self, pieces: np.ndarray) -> np.ndarray:
         """Of texts of so many pieces (n,) -> (n,2) of what is read and expected"""
 
-    def example(self, pieces: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
+    def example(self, pieces: Pieces, random: np.random.Generator) -> tuple[Pieces, Pieces]:
         """What is read, and what is expected"""
 
 
@@ -52,7 +52,7 @@ class Causal:
     def lengths(self, pieces: np.ndarray) -> np.ndarray:
         return np.stack([pieces + 1, pieces + 1], axis=1)
 
-    def example(self, pieces: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
+    def example(self, pieces: Pieces, random: np.random.Generator) -> tuple[Pieces, Pieces]:
         return [self.start, *pieces], [*pieces, self.end]
 
 
@@ -71,7 +71,7 @@ class Masked:
         whole = pieces + len(self.frame.source([], self.end))
         return np.stack([whole, whole], axis=1)
 
-    def example(self, pieces: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
+    def example(self, pieces: Pieces, random: np.random.Generator) -> tuple[Pieces, Pieces]:
         hidden = random.choice(len(pieces), max(1, round(HIDDEN * len(pieces))), replace=False)
         read, expected = list(pieces), [self.pad] * len(pieces)
         for place, draw in zip(hidden.tolist(), random.random(len(hidden)), strict=True):
@@ -99,14 +99,14 @@ class Spans:
         read = pieces - hidden + spans + len(self.frame.source([], self.end))
         return np.stack([read, hidden + spans + 1], axis=1)
 
-    def example(self, pieces: Ids, random: np.random.Generator) -> tuple[Ids, Ids]:
+    def example(self, pieces: Pieces, random: np.random.Generator) -> tuple[Pieces, Pieces]:
         (hidden,), (spans,) = hidden_and_spans(np.array([len(pieces)]), len(self.sentinels))
         gaps = cut(int(hidden), int(spans), random)
         # A gap may also be at the very beginning or end.
         kept = cut(len(pieces) - int(hidden) + 2, int(spans) + 1, random)
         kept[0] -= 1
-        read: Ids = []
-        expected: Ids = []
+        read: Pieces = []
+        expected: Pieces = []
         place = 0
         for mark, stay, gap in zip(self.sentinels, kept, gaps, strict=False):
             read += [*pieces[place : place + stay], mark]
