@@ -30,6 +30,7 @@ norm = "pre"
 dropout = 0.0
 label_smoothing = 0.0
 scale_embedding = false
+positions = "learned"
 {model}
 
 [training]
@@ -76,7 +77,7 @@ def test_a_decoder_alone_learns_to_write(tmp_path: Path) -> None:
 
 
 def test_an_encoder_alone_learns_to_fill_gaps(tmp_path: Path) -> None:
-    model, _ = trained(tmp_path, 'decoder_layers = 0\nword_head = "transform"', 200)
+    model, _ = trained(tmp_path, 'decoder_layers = 0\nword_head = "transform"', 250)
     encoder, draw = load_text_encoder(model), random.Random(1)
     right, texts = 0, [sentence(draw) for _ in range(100)]
     for text in texts:
@@ -84,12 +85,12 @@ def test_an_encoder_alone_learns_to_fill_gaps(tmp_path: Path) -> None:
         place = draw.randrange(len(words) - 1)
         gap = " ".join([*words[:place], "<mask>", *words[place + 1 :]])
         right += encoder.fill(gap, 1)[0][0].word == words[place]
-    # The commonest word, "and", is one of seven.
+    # Who knows what kind of word is missing, but not which, is right in 29 of 100.
     assert right > 90
 
 
 def test_both_halves_learn_to_restore_spans(tmp_path: Path) -> None:
     model, report = trained(tmp_path, "", 400)
-    assert report["exact"] > 75
+    assert report["exact"] > 90  # who cannot look a word up in the other half: 38
     found = load(model).translate("anna pays carl and carl<extra_id_0> anna .", beam=1)
     assert found.text == "<extra_id_0> thanks"
