@@ -107,7 +107,7 @@ class ParallelCorpus:
             )
             for side, dtype in zip(sides, dtypes, strict=True)
         )
-        if len(source) != len(target) or not (source.is_whole() and target.is_whole()):
+        if not (source.is_whole() and target.is_whole()) or len(source) != len(target):
             raise damaged(directory)
         lines = [_read_lines(directory / f"{split}.{side}.txt") for side in sides]
         sizes = [manifest["report"][f"{side}_vocab_size"] for side in sides]
