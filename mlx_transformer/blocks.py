@@ -139,13 +139,15 @@ def keyed(layer: nn.Module, key: Key, checkpointing: bool) -> Callable[..., mx.a
     return nn.utils.checkpoint(layer, bound) if checkpointing else bound
 
 
-def laid_out_for_search(model: Layer) -> Layer:
-    """A model whose matrices lie as the device wants them in a search; the one given stays."""
-    model = twin(model)
-    for layer in model.modules():
-        if isinstance(layer, nn.Linear | nn.Embedding):
-            layer.weight = device.search_matrix(layer.weight)
-    return model
+def lay_out_for_search(model: nn.Module) -> None:
+    """Have the matrices of a model lie as the device wants them in a search.
+
+    One after the other, so that no two models are in memory, and the largest first: where it was
+    is then room for others.
+    """
+    layers = [layer for layer in model.modules() if isinstance(layer, nn.Linear | nn.Embedding)]
+    for layer in sorted(layers, key=lambda layer: layer.weight.size, reverse=True):
+        layer.weight = device.search_matrix(layer.weight)
 
 
 def twin(layer: Layer) -> Layer:

@@ -15,7 +15,7 @@ import numpy as np
 from mlx.utils import tree_flatten, tree_map
 
 from mlx_transformer import device
-from mlx_transformer.blocks import Linear, laid_out_for_search
+from mlx_transformer.blocks import Linear, lay_out_for_search
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.printable import shown
@@ -173,17 +173,25 @@ def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
 
     The directory may be a stranger's: what its files say is compared before anything is built.
     """
+    with _opened(directory) as model:
+        _check_finite(model)
+    if dtype is not None:
+        model.set_dtype(dtype)
+    return model
+
+
+@contextmanager
+def _opened(directory: Path) -> Iterator[Transformer]:
+    """The model of a directory. Its weights are read when they are first used: best in here, where
+    what is wrong with them becomes a sentence about their file."""
     _check_is_model_directory(directory)
     config = ModelConfig.load(directory / CONFIG_FILE)
     try:
         model = _fitting_model(config, read_header(directory / WEIGHTS_FILE))
         model.load_weights(str(directory / WEIGHTS_FILE), strict=True)
-        _check_finite(model)
+        yield model
     except (ValueError, RuntimeError) as error:
         raise InputError(f"{directory / WEIGHTS_FILE} does not fit: {error}") from error
-    if dtype is not None:
-        model.set_dtype(dtype)
-    return model
 
 
 def _fitting_model(config: ModelConfig, stored: Mapping[str, Stored]) -> Transformer:
@@ -230,7 +238,7 @@ def _check_finite(model: Transformer) -> None:
         for name, array in named_parameters(model).items()
         if mx.issubdtype(array.dtype, mx.floating)
     }
-    sums = mx.stack([array.sum().astype(mx.float32) for array in weights.values()])
+    sums = mx.stack([device.total(array).astype(mx.float32) for array in weights.values()])
     # The sum of an array with a number that is not finite is not finite. The sum of many large
     # numbers can overflow too, so such an array is looked at number by number.
     for (name, array), total in zip(weights.items(), np.array(sums), strict=True):
@@ -240,11 +248,15 @@ def _check_finite(model: Transformer) -> None:
 
 def load_to_compute(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
     """As `load_model`, but None is plain float32 where the device prefers that."""
-    if dtype is not None or not device.prefers_float32():
-        return laid_out_for_search(load_model(directory, dtype))
-    model = load_model(directory, mx.float32)
-    dequantize(model)
-    return laid_out_for_search(model)
+    plain = dtype is None and device.prefers_float32()
+    with _opened(directory) as model:
+        if plain or dtype is not None:
+            model.set_dtype(dtype or mx.float32)
+        if plain:
+            dequantize(model)
+        lay_out_for_search(model)
+        _check_finite(model)  # last: until here no weight was in memory twice
+    return model
 
 
 def quantize(model: Transformer, bits: int) -> None:

@@ -16,9 +16,9 @@ import mlx.core as mx  # isort: skip
 import mlx.nn as nn
 
 from mlx_transformer import device
+from mlx_transformer.blocks import lay_out_for_search
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search
-from mlx_transformer.storage import laid_out_for_search
 
 SHORT, LONG = 4, 14  # tokens: a step is the difference of two searches, so the encoder falls out
 
@@ -35,7 +35,8 @@ def main() -> None:
         norm="pre",
     )
     mx.random.seed(0)
-    model = laid_out_for_search(Transformer(config))
+    model = Transformer(config)
+    lay_out_for_search(model)
     mx.eval(model.parameters())
     print(f"{args.vocabulary:,} words, d_model {args.d_model}, {args.layers} decoder layers")
     for beam in (1, 4):

@@ -82,6 +82,19 @@ def version() -> str | None:
     return config().decode().split()[1]
 
 
+def can_transpose() -> bool:
+    return _function("cblas_somatcopy") is not None
+
+
+def transpose(rows: int, columns: int, source: int, target: int) -> None:
+    """Write the transpose of a float32 matrix; both are addresses, and both lie row by row."""
+    function = _function("cblas_somatcopy")
+    assert function is not None
+    row_major, transposed = 101, 112  # of cblas.h
+    one, a, b = ctypes.c_float(1), ctypes.c_void_p(source), ctypes.c_void_p(target)
+    function(row_major, transposed, rows, columns, one, a, columns, b, rows)
+
+
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Let one matrix product use so many threads, for as long as this lasts."""

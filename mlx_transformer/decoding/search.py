@@ -10,7 +10,7 @@ from typing import NamedTuple
 import mlx.core as mx
 
 from mlx_transformer import device
-from mlx_transformer.blocks import laid_out_for_search
+from mlx_transformer.blocks import lay_out_for_search, twin
 from mlx_transformer.decoding.batch import ROWS, Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.shortlist import Shortlist
@@ -55,7 +55,8 @@ class Search:
         self, model: Transformer, options: SearchOptions, shortlist: Shortlist | None = None
     ):
         device.keep_memory()
-        own = laid_out_for_search(model)
+        own = twin(model)
+        lay_out_for_search(own)
         mx.eval(own.state)  # once, before several lanes use it
         self.step = SearchStep(own, options, shortlist if options.shortlist else None)
 

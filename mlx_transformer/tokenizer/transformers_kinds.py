@@ -39,12 +39,12 @@ LANGUAGES = {
 }
 # How languages look among the tokens of a class, and the one that is read unless another is named.
 LANGUAGE_TOKENS = {
-    "M2M100Tokenizer": (r"__([a-z]{2,3})__", "en"),
-    "NllbTokenizer": (r"([a-z]{3}_[A-Z][a-z]{3})", "eng_Latn"),
-    "MBartTokenizer": (r"([a-z]{2}_[A-Z]{2})", "en_XX"),
-    "MBart50Tokenizer": (r"([a-z]{2}_[A-Z]{2})", "en_XX"),
+    "M2M100Tokenizer": (re.compile(r"__([a-z]{2,3})__"), "en"),
+    "NllbTokenizer": (re.compile(r"([a-z]{3}_[A-Z][a-z]{3})"), "eng_Latn"),
+    "MBartTokenizer": (re.compile(r"([a-z]{2}_[A-Z]{2})"), "en_XX"),
+    "MBart50Tokenizer": (re.compile(r"([a-z]{2}_[A-Z]{2})"), "en_XX"),
 }
-MADLAD_TAG = r"<2([A-Za-z_]+)>"
+MADLAD_TAG = re.compile(r"<2([A-Za-z_]+)>")
 
 
 def load(directory: Path) -> Tokenizer | None:
@@ -161,7 +161,7 @@ def read_vocab(path: Path, content: bytes, needed: str = "<unk>") -> dict[str, i
 def _tags(settings: Settings, side: Side, vocab: PieceIds) -> Tags:
     if settings["tokenizer_class"] in LANGUAGE_TOKENS:
         return _language_tags(settings, vocab)
-    if madlad := {m[1]: token for token in vocab if (m := re.fullmatch(MADLAD_TAG, token))}:
+    if madlad := {m[1]: token for token in vocab if (m := MADLAD_TAG.fullmatch(token))}:
         return prefix_tags(side, madlad)
     if "prefixes" in settings:
         return _task_prefixes(side, settings["prefixes"])
@@ -171,7 +171,7 @@ def _tags(settings: Settings, side: Side, vocab: PieceIds) -> Tags:
 def _language_tags(settings: Settings, vocab: PieceIds) -> Tags:
     kind = settings["tokenizer_class"]
     pattern, usual = LANGUAGE_TOKENS[kind]
-    codes = {m[1]: i for token, i in vocab.items() if (m := re.fullmatch(pattern, token))}
+    codes = {m[1]: i for token, i in vocab.items() if (m := pattern.fullmatch(token))}
     codes = dict(sorted(codes.items(), key=lambda item: item[1]))
     by_id = {i: code for code, i in codes.items()}
     source = settings.get("src_lang") or usual

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from mlx_transformer import device
+from mlx_transformer.cpu import kernels
 
 TOLERANCE = {mx.float32: 1e-5, mx.float16: 1e-2, mx.bfloat16: 5e-2}
 DTYPES = sorted(TOLERANCE, key=str)
@@ -79,10 +80,27 @@ def test_layer_norm(shape: tuple[int, ...], dtype: mx.Dtype) -> None:
 def test_heads_are_laid_out_one_after_the_other() -> None:
     for T in (1, 3):
         x = mx.arange(2 * T * 4 * 5).reshape(2, T, 4, 5)
-        assert np.array_equal(device.by_head(x), np.array(x).swapaxes(1, 2))
+        assert np.array_equal(device.by_head(x, 1)[0], np.array(x).swapaxes(1, 2))
 
 
 def test_exponential() -> None:
     x = np.concatenate([np.linspace(-100, 0, 1001), [-1e30]]).astype(np.float32)
     found = np.array(device.exp_below(mx.array(x + 7), mx.array(7.0)))
     np.testing.assert_allclose(found, np.exp(x.astype(np.float64)), atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 5), (5, 1), (37, 64), (300, 17)])
+def test_a_matrix_by_columns_is_the_same_matrix(shape: tuple[int, int], dtype: mx.Dtype) -> None:
+    mx.random.seed(0)
+    matrix = mx.random.normal(shape).astype(dtype)
+    found = kernels.by_columns(matrix)
+    assert found.dtype == dtype
+    assert mx.array_equal(found, matrix)
+    assert memoryview(found.T).c_contiguous
+
+
+def test_a_matrix_that_lies_by_columns_is_not_copied() -> None:
+    found = kernels.by_columns(mx.random.normal((37, 64)))
+    again = kernels.by_columns(found)
+    assert np.shares_memory(np.array(found, copy=False), np.array(again, copy=False))

@@ -12,7 +12,7 @@ from safetensors.numpy import load_file, save_file
 from mlx_transformer.decoding.translator import load
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Embedding
-from mlx_transformer.storage import load_model
+from mlx_transformer.storage import load_model, load_to_compute
 from tests.tiny_directory import write_model
 
 
@@ -78,23 +78,29 @@ def test_a_config_that_is_no_json_is_one_sentence(tmp_path, text):
 
 
 NAME = "encoder.layers.0.feed_forward.w_1.bias"
+MATRIX = "encoder.layers.0.feed_forward.w_1.weight"
 
 
+@pytest.mark.parametrize("load", [load_model, load_to_compute])
+@pytest.mark.parametrize("name", [NAME, MATRIX])
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
-def test_weights_that_are_not_finite_are_refused(tmp_path, bad, dtype):
+def test_weights_that_are_not_finite_are_refused(tmp_path, load, name, bad, dtype):
     directory = write_model(tmp_path)
-    values = load_file(directory / "model.safetensors")[NAME].astype(dtype)
-    values[3] = bad
-    change_weights(directory, **{NAME: values})
-    with pytest.raises(InputError, match=f"the weights of {NAME} are not finite"):
-        load_model(directory)
+    values = load_file(directory / "model.safetensors")[name].astype(dtype)
+    values.flat[3] = bad
+    change_weights(directory, **{name: values})
+    sentence = f"model.safetensors does not fit: the weights of {name} are not finite"
+    with pytest.raises(InputError, match=sentence):
+        load(directory)
 
 
-def test_large_weights_whose_sum_is_not_finite_are_fine(tmp_path):
+@pytest.mark.parametrize("load", [load_model, load_to_compute])
+@pytest.mark.parametrize("name", [NAME, MATRIX])
+def test_large_weights_whose_sum_is_not_finite_are_fine(tmp_path, load, name):
     directory = write_model(tmp_path)
-    values = np.full_like(load_file(directory / "model.safetensors")[NAME], 3e38)
-    load_model(change_weights(directory, **{NAME: values}))
+    values = np.full_like(load_file(directory / "model.safetensors")[name], 3e38)
+    load(change_weights(directory, **{name: values}))
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint8, np.float64, np.bool_])
