@@ -122,6 +122,7 @@ def by_columns(matrix: mx.array) -> mx.array:
     # MLX goes through the columns number by number, which takes 20 to 50 times as long: none of
     # what a core reads is still in its cache when it reads the number beside it.
     view = np.ascontiguousarray(view)
-    made = mx.zeros(matrix.shape[::-1])
-    blas.transpose(*view.shape, view.ctypes.data, np.array(made, copy=False).ctypes.data)
+    n, m = view.shape
+    made = mx.zeros((m, n))
+    blas.transpose(n, m, view.ctypes.data, np.array(made, copy=False).ctypes.data)
     return made.T
