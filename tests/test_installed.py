@@ -10,7 +10,7 @@ from mlx_transformer import InputError, Pivot, Translator, load
 from mlx_transformer.__main__ import main
 from mlx_transformer.decoding.translator import Translation
 from mlx_transformer.installed import installed, route
-from mlx_transformer.storage import default_model
+from mlx_transformer.storage import default_model, shipped_models
 from tests.decoding.random_models import ending_model
 from tests.tiny_directory import write_model
 
@@ -66,7 +66,7 @@ def test_models_are_found_by_language(tmp_path: Path, machine: Path) -> None:
     assert found("ja", "en") == [package]
     assert found("ja", "German") == [package, default_model()]
     assert found("pt", "en") == found("en", "fr") == found("ja", "fr") == []
-    assert len(list(installed())) == 5
+    assert len(list(installed())) == 4 + len(shipped_models())
 
 
 def test_models_lists_them_with_their_languages(

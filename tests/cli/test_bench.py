@@ -64,7 +64,7 @@ def test_table_of_a_quantised_model(quick, tmp_path, capsys):
     ("args", "words"),
     [
         (["--presets", "bas"], "did you mean 'base'"),
-        (["--model", "nowhere"], "no config.json"),
+        (["--model", "nowhere"], "there is no model nowhere"),
         (["--model", "nowhere", "--presets", "tiny"], "not allowed with"),
     ],
 )

@@ -194,21 +194,21 @@ def test_the_map_has_words_along_both_sides() -> None:
 
 def test_other_languages_take_other_models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the model does not know a language, the machine may have one or two that do."""
-    for name, seed in (("de-fr", 1), ("fr-en", 2)):
+    for name, seed in (("de-fr", 1), ("fr-es", 2), ("fr-en", 3)):
         (tmp_path / name).mkdir()
         write_model(tmp_path / name, seed, make=ending_model, length=6)
     monkeypatch.setenv("MLX_TRANSFORMER_MODELS", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     terminal = Terminal("translate", "--model", str(tmp_path / "de-fr"), state=tmp_path)
     terminal.wait_for(Terminal.PROMPT)
-    said = terminal.answer(":to English")
-    assert "by way of French" in said and said.endswith("de to en")
+    said = terminal.answer(":to Spanish")
+    assert "by way of French" in said and said.endswith("de to es")
     middle = load(tmp_path / "de-fr").translate(TEXT)
-    expected = load(tmp_path / "fr-en").translate(middle.text)
+    expected = load(tmp_path / "fr-es").translate(middle.text)
     assert terminal.answer(TEXT) == expected.text
     assert "two models in a row" in terminal.answer(":score")
-    assert terminal.answer(":from fr").endswith("fr to en")
-    assert terminal.answer(TEXT) == load(tmp_path / "fr-en").translate(TEXT).text
+    assert terminal.answer(":from fr").endswith("fr to es")
+    assert terminal.answer(TEXT) == load(tmp_path / "fr-es").translate(TEXT).text
     assert "no model on this machine translates from fr to pl" in terminal.answer(":to pl")
     assert terminal.answer(":to de").endswith("fr to de")  # by the model that ships
     assert terminal.answer(":reverse").endswith("de to fr")

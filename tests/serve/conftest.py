@@ -1,4 +1,4 @@
-"""One server with the model that ships, for all tests of a run."""
+"""One server with one model that ships, for all tests of a run."""
 
 from collections.abc import Iterator
 
@@ -9,5 +9,5 @@ from tests.serve.running import Running, running
 
 @pytest.fixture(scope="session")
 def server() -> Iterator[Running]:
-    with running() as server:
+    with running("--model", "en-de=weights/en-de") as server:
         yield server

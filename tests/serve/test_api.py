@@ -48,9 +48,9 @@ def test_a_list_gives_lists(server, translator):
 
 
 def test_html_keeps_its_tags_around_the_right_words(server):
-    q = 'He bought a <b class="x">red</b> car.<br><p>Where is <a href="/?a=1&amp;b">Tom</a> &lt; 2?'
+    q = 'She has a <b class="x">black</b> dog.<br><p>Where is <a href="/?a=1&amp;b">Tom</a> &lt; 2?'
     found = server.translate(q, format="html").json()["translatedText"]
-    assert found.startswith('Er hat ein <b class="x">rotes</b> Auto gekauft.<br><p>Wo ist ')
+    assert found.startswith('Sie hat einen <b class="x">schwarzen</b> Hund.<br><p>Wo ist ')
     assert '<a href="/?a=1&amp;b">Tom</a>' in found
     assert "<" not in re.sub("<b .*?>|</b>|<br>|<p>|<a .*?>|</a>", "", found)
 
