@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 from mlx_transformer.errors import InputError
-from mlx_transformer.tokenizer.sides import WORD_START
+from mlx_transformer.tokenizer.sides import WORD_START, NumberedPieces
 
 END = "</w>"  # of a word
 GLUE = "@@"  # at a piece that goes on
@@ -67,37 +67,24 @@ def marked(pieces: Sequence[str]) -> list[str]:
     ]
 
 
-class BpeSide:
+class BpeSide(NumberedPieces):
     """Moses's words cut by BPE codes; `vocab` numbers the pieces."""
 
     SPECIAL = frozenset(("<s>", "</s>", "<blank>", "<pad>"))
 
     def __init__(self, cutter: MosesBpe, vocab: Mapping[str, int]) -> None:
+        super().__init__(vocab)
         self._cutter = cutter
-        self._ids = vocab
-        self._pieces = {i: piece for piece, i in vocab.items()}
 
-    @property
-    def size(self) -> int:
-        return max(self._pieces) + 1
-
-    @property
-    def unk_id(self) -> int:
-        return self._ids["<unk>"]
-
-    def id_of(self, piece: str) -> int | None:
-        return self._ids.get(piece)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        cut = (self._cutter.cut(text) for text in texts)
-        return [[self._ids.get(piece, self.unk_id) for piece in pieces] for pieces in cut]
+    def _cut(self, text: str) -> list[str]:
+        return self._cutter.cut(text)
 
     def decode(self, ids: Iterable[int]) -> str:
-        pieces = (self._pieces.get(int(i), "") for i in ids)
+        pieces = super().tokens(ids)
         return self._cutter.join(piece for piece in pieces if piece and piece not in self.SPECIAL)
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        return marked([self._pieces.get(int(i), "") for i in ids])
+        return marked(super().tokens(ids))
 
 
 class Bpe:

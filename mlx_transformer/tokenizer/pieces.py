@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from mlx_transformer.tokenizer.sides import WORD_START, load_sentencepiece, splitter
+from mlx_transformer.tokenizer.sides import WORD_START, NumberedPieces, load_sentencepiece, splitter
 
 MASK = "<mask>"
 
@@ -57,29 +57,14 @@ class SentencePieceSide:
         return [self._model.id_to_piece(int(i)) if 0 <= i < self.size else "" for i in ids]
 
 
-class VocabularySide:
+class VocabularySide(NumberedPieces):
     """SentencePiece cuts, `vocab` numbers. Special tokens spelled out are those tokens."""
 
     def __init__(self, model: bytes, vocab: Mapping[str, int], special: Collection[str]) -> None:
+        super().__init__(vocab)
         self._model = load_sentencepiece(model)
-        self._ids = vocab
-        self._pieces = {i: piece for piece, i in vocab.items()}
         self._special = frozenset(special)
         self._splitter = splitter(special)
-
-    @property
-    def size(self) -> int:
-        return max(self._pieces) + 1
-
-    @property
-    def unk_id(self) -> int:
-        return self._ids["<unk>"]
-
-    def id_of(self, piece: str) -> int | None:
-        return self._ids.get(piece)
-
-    def encode(self, texts: Sequence[str]) -> list[list[int]]:
-        return [[self._ids.get(p, self.unk_id) for p in self._cut(text)] for text in texts]
 
     def _cut(self, text: str) -> list[str]:
         pieces: list[str] = []
@@ -93,9 +78,6 @@ class VocabularySide:
     def decode(self, ids: Iterable[int]) -> str:
         pieces = [p for p in self.tokens(ids) if p and p not in self._special]
         return self._model.decode_pieces(pieces).replace(WORD_START, " ").strip()
-
-    def tokens(self, ids: Iterable[int]) -> list[str]:
-        return [self._pieces.get(int(i), "") for i in ids]
 
 
 class MarianSide(VocabularySide):

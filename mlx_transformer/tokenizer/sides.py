@@ -1,7 +1,7 @@
 """One language of a tokenizer: text to pieces, pieces to ids, and back."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from sentencepiece import SentencePieceProcessor
@@ -39,3 +39,31 @@ def splitter(special: Iterable[str]) -> re.Pattern[str]:
     """Splits a text around special tokens that are spelled out in it, the longest first."""
     longest_first = sorted(special, key=len, reverse=True)
     return re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+
+class NumberedPieces:
+    """A side whose pieces a dictionary numbers; a subclass cuts texts and joins pieces."""
+
+    def __init__(self, vocab: Mapping[str, int]) -> None:
+        self._ids = vocab
+        self._pieces = {i: piece for piece, i in vocab.items()}
+
+    @property
+    def size(self) -> int:
+        return max(self._pieces) + 1
+
+    @property
+    def unk_id(self) -> int:
+        return self._ids["<unk>"]
+
+    def id_of(self, piece: str) -> int | None:
+        return self._ids.get(piece)
+
+    def encode(self, texts: Sequence[str]) -> list[list[int]]:
+        return [[self._ids.get(p, self.unk_id) for p in self._cut(text)] for text in texts]
+
+    def _cut(self, text: str) -> list[str]:
+        raise NotImplementedError
+
+    def tokens(self, ids: Iterable[int]) -> list[str]:
+        return [self._pieces.get(int(i), "") for i in ids]
