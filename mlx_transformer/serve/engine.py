@@ -238,8 +238,9 @@ class Engine:
                 calls, self._calls = self._calls, []
                 chosen = self._choose()
                 self._metrics.waiting = len(self._waiting)
-                if not (calls or chosen or self._running or self._waiting):
-                    return  # closing
+                # Nothing left to do also means that all who waited have hung up.
+                if not (calls or chosen or self._running or self._waiting) and self._closing:
+                    return
             for do in calls:
                 do()
             if chosen:

@@ -90,6 +90,17 @@ def test_a_cancelled_request_leaves(engine, translator):
     assert engine.idle
 
 
+def test_the_next_is_answered_when_all_who_waited_have_left(engine, translator):
+    free = threading.Event()
+    engine.call(lambda: free.wait(60))
+    gone = engine.submit(request(translator, *texts(5)))
+    assert gone.cancel()
+    free.set()
+    while not engine.idle:
+        pass
+    assert engine.submit(request(translator, "one")).result(60)
+
+
 def test_a_full_queue_says_when_to_come_back(directory):
     with closing(Engine(Metrics(), queue_limit=20)) as engine:
         translator = engine.call(lambda: load(directory)).result(60)
