@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from prompt_toolkit.utils import get_cwidth
 
-from mlx_transformer.decoding.alignment import words_of
+from mlx_transformer.decoding.alignment import word_weights, words_of
 from mlx_transformer.decoding.translator import Translation
 from mlx_transformer.tokenizer import WORD_START
 
@@ -18,7 +18,7 @@ def attention_map(translation: Translation, columns: int) -> str:
     """The map, in panels one below the other where `columns` of the terminal do not hold it."""
     if translation.attention is None or not translation.attention.size:
         return "there is nothing to see: the translation or the text is empty"
-    weights = word_weights(translation)
+    weights = word_weights(translation.attention, translation.source_tokens, translation.tokens)
     top, left = words(translation.source_tokens), words(translation.tokens)
     margin = max(map(get_cwidth, left))
     fit = max(1, (columns - margin - 1) // CELL)
@@ -27,20 +27,6 @@ def attention_map(translation: Translation, columns: int) -> str:
         for i in range(0, len(top), fit)
     ]
     return "\n\n".join(panels)
-
-
-def word_weights(translation: Translation) -> np.ndarray:
-    """(target words, source words): what a word's tokens pay to all tokens of another"""
-    assert translation.attention is not None
-    return np.array(
-        [
-            [
-                translation.attention[np.ix_(rows, columns)].sum(axis=1).mean()
-                for columns in words_of(translation.source_tokens)
-            ]
-            for rows in words_of(translation.tokens)
-        ]
-    )
 
 
 def words(tokens: Sequence[str]) -> list[str]:

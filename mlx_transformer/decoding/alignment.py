@@ -50,16 +50,28 @@ def word_texts(text: str, tokens: Sequence[str]) -> list[str]:
     return spaced if len(spaced) == len(words) else words
 
 
+def word_weights(attention: np.ndarray, source: Sequence[str], target: Sequence[str]) -> np.ndarray:
+    """(target words, source words): what a word's tokens pay to all tokens of another"""
+    columns, rows = words_of(source), words_of(target)
+    if not columns or not rows:
+        return np.zeros((len(rows), len(columns)), attention.dtype)
+    sums = np.add.reduceat(attention, [word[0] for word in columns], axis=1)
+    sums = np.add.reduceat(sums, [word[0] for word in rows], axis=0)
+    return sums / np.array([[len(word)] for word in rows], attention.dtype)
+
+
 def align(attention: np.ndarray, source: Sequence[str], target: Sequence[str]) -> list[Link]:
-    """Each target word with the source word that gets most of its attention."""
-    source_words = words_of(source)
-    if not source_words:
+    """Each target word with the source word that gets most of its attention.
+
+    Source words that get most of none follow the target word that attends to them most.
+    """
+    weights = word_weights(attention, source, target)
+    if not weights.size:
         return []
-    links = []
-    for j, tokens in enumerate(words_of(target)):
-        shares = [attention[np.ix_(tokens, word)].sum() for word in source_words]
-        links.append((int(np.argmax(shares)), j))
-    return links
+    links = [[int(i)] for i in weights.argmax(axis=1)]
+    for i in set(range(weights.shape[1])).difference(*links):
+        links[weights[:, i].argmax()].append(i)
+    return [(i, j) for j, linked in enumerate(links) for i in linked]
 
 
 def join_attention(matrices: Sequence[np.ndarray]) -> np.ndarray:

@@ -97,8 +97,11 @@ def through(first: Translation, second: Translation) -> Translation:
 
 
 def links_through(first: Translation, second: Translation) -> list[Link] | None:
-    """Which word of the first source the words of the last translation mean."""
+    """Which words of the first source the words of the last translation mean."""
     if first.alignment is None or second.alignment is None:
         return second.alignment
-    sources = {target: source for source, target in first.alignment}
-    return [(sources[middle], j) for middle, j in second.alignment if middle in sources]
+    sources: dict[int, list[int]] = {}
+    for i, middle in first.alignment:
+        sources.setdefault(middle, []).append(i)
+    links = [(i, j) for middle, j in second.alignment for i in sources.get(middle, [])]
+    return list(dict.fromkeys(links))

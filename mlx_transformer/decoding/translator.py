@@ -40,7 +40,8 @@ class Translation:
     source_tokens: list[str]
     complete: bool  # false: cut at the length limit
     attention: np.ndarray | None = None  # (tokens, source tokens), on request
-    alignment: list[Link] | None = None  # source word and target word, on request
+    # Source word and target word, on request; of one target word's the strongest comes first.
+    alignment: list[Link] | None = None
     alternatives: list["Translation"] = field(default_factory=list)  # the next best
 
 

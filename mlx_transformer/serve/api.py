@@ -21,6 +21,7 @@ from mlx_transformer.decoding.translator import Translation
 from mlx_transformer.pictures.attention import Attention, View
 from mlx_transformer.pictures.attention_page import attention_page
 from mlx_transformer.serve import attention, describe
+from mlx_transformer.serve.catalog import ANY_ROUTE, ONE_MODEL, fits
 from mlx_transformer.serve.guard import RefusedError
 from mlx_transformer.serve.markup import Markup
 from mlx_transformer.serve.metrics import Metrics
@@ -155,16 +156,19 @@ async def translated(service: Service, given: Parameters) -> dict[str, Any]:
 
 
 async def routed(
-    service: Service, given: Parameters, text: str, most: int = 2, least: int = 0
+    service: Service, given: Parameters, text: str, legs: range = ANY_ROUTE
 ) -> tuple[Route, dict[str, Any] | None]:
     """The models for a request, so many in a row, and the language of its text if that was open."""
     source, target = given.required("source"), given.required("target")
     if source != AUTO:
-        return service.route(source, target), None
+        route = service.route(source, target)
+        if not fits(route, legs):
+            raise RefusedError(400, f"No single model translates from {source} to {target}")
+        return route, None
     for detected in await service.detect(text):
-        route = service.catalog.route(str(detected["language"]), target)
-        if route is not None and least <= len(route) <= most:
-            return route, detected
+        found = service.catalog.route(str(detected["language"]), target)
+        if found is not None and fits(found, legs):
+            return found, detected
     raise RefusedError(400, f"{target} is not supported")
 
 
@@ -211,13 +215,11 @@ async def streamed(service: Service, given: Parameters) -> AsyncIterator[Event]:
 
 async def attended(service: Service, given: Parameters) -> Attention:
     text, translation = given.required("q"), given.text("translation")
-    route, _ = await routed(service, given, text, most=1, least=1)
-    if len(route) != 1:
-        raise RefusedError(400, "Attention is shown of one model, and these languages take more")
+    [leg], _ = await routed(service, given, text, ONE_MODEL)
     if not translation:
-        [found] = await service.translate(route, [text])
+        [found] = await service.translate([leg], [text])
         translation = found.text
-    attend = partial(attention.attend, route[0].translator, text, translation)
+    attend = partial(attention.attend, leg.translator, text, translation)
     return await service.result(lambda: service.engine.call(attend))
 
 

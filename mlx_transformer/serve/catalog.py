@@ -10,6 +10,9 @@ from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer.languages import pair_of
 
+# How many models a route may take: any of those there are, or exactly one.
+ANY_ROUTE, ONE_MODEL = range(3), range(1, 2)
+
 _CARD = re.compile(r"^language:\s*\[\s*([a-z]{2,3})\s*,\s*([a-z]{2,3})\s*\]", re.MULTILINE)
 
 
@@ -29,7 +32,6 @@ class Catalog:
         self._legs = {(leg.source, leg.target): leg for leg in reversed(list(legs))}
         pairs = self._legs.keys()
         self.languages = sorted({language for pair in pairs for language in pair})
-        self.sources = sorted({source for source, _ in pairs})
 
     @property
     def first(self) -> ServedModel:
@@ -54,8 +56,14 @@ class Catalog:
                 return [legs[0], legs[1]]
         return None
 
-    def targets(self, source: str) -> list[str]:
-        return [target for target in self.languages if self.route(source, target) is not None]
+    def targets(self, source: str, legs: range = ANY_ROUTE) -> list[str]:
+        """The languages that one can be translated to, by so many models in a row"""
+        routes = {target: self.route(source, target) for target in self.languages}
+        return [target for target, route in routes.items() if fits(route, legs)]
+
+
+def fits(route: list[ServedModel] | None, legs: range) -> bool:
+    return route is not None and len(route) in legs
 
 
 def languages_of(directory: Path, name: str) -> tuple[str, str]:

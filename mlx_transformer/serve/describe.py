@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from mlx_transformer.serve.catalog import ANY_ROUTE, ONE_MODEL, Catalog
 from mlx_transformer.serve.service import AUTO, Service
 
 TEXT = {"type": "string"}
@@ -31,47 +32,34 @@ class Descriptions:
         limits, catalog = service.limits, service.catalog
         one_text = {"type": "string", "minLength": 1, "maxLength": limits.characters}
         texts = {"type": "array", "items": TEXT, "minItems": 1, "maxItems": limits.texts}
-        pair = {
-            "source": {"type": "string", "enum": [AUTO, *catalog.sources]},
-            "target": {"type": "string", "enum": catalog.targets(catalog.first.source)},
-        }
-        first = catalog.first.source
-        direct = {
-            "enum": [t for t in catalog.targets(first) if len(catalog.route(first, t) or []) == 1]
-        }
         key = {"api_key": OPTIONAL_TEXT}
         number = {"anyOf": [{"type": "integer", "maximum": limits.alternatives}, {"type": "null"}]}
         form = {"enum": ["text", "html", "", None]}
-        translation = {"q": {"anyOf": [one_text, texts]}, **pair, "format": form}
+        one_or_more = {"q": {"anyOf": [one_text, texts]}}
         self.translate = _post(
             "Translate text or HTML",
-            translation | {"alternatives": number} | key,
-            ("q", "source", "target"),
+            _between(
+                _pairs(catalog, ANY_ROUTE),
+                one_or_more | {"format": form, "alternatives": number} | key,
+            ),
             _json(_translated()),
         )
         self.stream = _post(
             "Translate text, told as server-sent events: start, piece, sentence, done or error",
-            {"q": one_text, **pair, **key},
-            ("q", "source", "target"),
+            _between(_pairs(catalog, ANY_ROUTE), {"q": one_text} | key),
             {"text/event-stream": {"schema": {}}},
         )
         self.attention = _post(
             "What the model attends to while it writes a translation, its own or a given one",
-            {
-                "q": one_text,
-                **pair,
-                "target": direct,
-                "translation": OPTIONAL_TEXT,
-                "format": form,
-                **key,
-            },
-            ("q", "source", "target"),
+            _between(
+                _pairs(catalog, ONE_MODEL),
+                {"q": one_text, "translation": OPTIONAL_TEXT, "format": form} | key,
+            ),
             _json({"type": "object"}) | {"text/html": {"schema": TEXT}},
         )
         self.detect = _post(
             "Detect the language of a text",
-            {"q": {"anyOf": [one_text, texts]}, **key},
-            ("q",),
+            {"type": "object", "properties": one_or_more | key, "required": ["q"]},
             _json({"type": "array", "items": DETECTED}),
         )
         self.languages = _get("The languages there are", _json(_languages()))
@@ -80,15 +68,31 @@ class Descriptions:
         self.metrics = _get("Counters for Prometheus", {"text/plain": {"schema": TEXT}})
 
 
-def _post(
-    summary: str, properties: dict[str, Any], required: tuple[str, ...], answer: dict[str, Any]
-) -> dict[str, Any]:
-    schema = {"type": "object", "properties": properties, "required": list(required)}
-    kinds = ("application/json", "application/x-www-form-urlencoded", "multipart/form-data")
-    body = {"required": True, "content": {kind: {"schema": schema} for kind in kinds[:1]}}
+def _pairs(catalog: Catalog, legs: range) -> dict[str, list[str]]:
+    """By source, the targets that can be asked for: those that so many models in a row reach."""
+    targets = {source: catalog.targets(source, legs) for source in catalog.languages}
+    targets[AUTO] = sorted({target for reached in targets.values() for target in reached})
+    return targets
+
+
+def _between(pairs: dict[str, list[str]], others: dict[str, Any]) -> dict[str, Any]:
+    """A request that names two languages and has these other properties, `q` among them."""
+    return {
+        "type": "object",
+        "properties": others | {"source": TEXT, "target": TEXT},
+        "required": ["q", "source", "target"],
+        "anyOf": [
+            {"properties": {"source": {"const": source}, "target": {"enum": targets}}}
+            for source, targets in pairs.items()
+            if targets
+        ],
+    }
+
+
+def _post(summary: str, schema: dict[str, Any], answer: dict[str, Any]) -> dict[str, Any]:
     return {
         "summary": summary,
-        "openapi_extra": {"requestBody": body},
+        "openapi_extra": {"requestBody": {"required": True, "content": _json(schema)}},
         "responses": _responses(answer, REFUSALS),
     }
 

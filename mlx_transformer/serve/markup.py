@@ -1,16 +1,19 @@
 """HTML in, HTML out: text is translated, every tag is kept, once and properly nested.
 
 Block tags cut a page into passages, and each passage is one text to translate. Inline tags within
-a passage are put around the words that the word alignment gives for those they were around.
+a passage are put around the words that the word alignment gives for those they were around, and
+what was around words stays so as long as there are words enough (`placing.py`).
 """
 
 import html
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 
 from mlx_transformer.decoding.alignment import words_of
 from mlx_transformer.decoding.translator import Translation
+from mlx_transformer.serve.placing import Links, Span, place
 
 # No tag is longer: a stray `<` must not have the rest of the page searched for its end.
 _TAG = re.compile(
@@ -28,6 +31,8 @@ _INLINE = {
 }
 _VOID = {"img", "input", "wbr"}  # those that stand within a sentence
 _CODE = {"code", "kbd", "samp", "var"}  # kept as it is, within a sentence
+# Elements within elements; what is opened deeper inside stays where it is, but holds no words.
+_DEEPEST = 50
 _RAW = {"script", "style", "textarea", "pre", "svg", "math", "template"}
 
 
@@ -40,12 +45,10 @@ class Node:
     start: int
     end: int
     children: list["Node"] = field(default_factory=list)
+    needs: int = 0  # words, so that neither it nor a child that has text becomes empty
     # It begins or ends beside punctuation of the same word, which stays outside.
     inside_first: bool = False
     inside_last: bool = False
-
-
-Placed = tuple[Node, int, int]
 
 
 class Passage:
@@ -54,49 +57,59 @@ class Passage:
     def __init__(self) -> None:
         self.raw = ""
         self.text = ""  # white space collapsed
+        self.words = 0
         self.root = Node("", "", 0, 0)
-        self._open = [self.root]
+        self._open = [(self.root, 0)]  # and how much text there was before
 
     def add_text(self, raw: str) -> None:
         self.raw += raw
         text = re.sub(r"\s+", " ", self.text[-1:] + html.unescape(raw))
+        self.words += len(text.split()) - self._within_word
         self.text = self.text[:-1] + (text if self.text else text.lstrip())
 
     def add_point(self, raw: str) -> None:
         self.raw += raw
-        here = self._words_before()
-        self._open[-1].children.append(Node(raw, "", here, here))
+        self._children.append(Node(raw, "", self.words, self.words))
 
     def open(self, raw: str) -> None:
+        if len(self._open) > _DEEPEST:
+            return self.add_point(raw)
         self.raw += raw
-        node = Node(raw, "", self._words_before(), 0)
-        # "(<b>" and "un<b>": the word has begun before the tag.
-        if self.text and not self.text.endswith(" "):
-            node.start, node.inside_first = node.start - 1, True
-        self._open[-1].children.append(node)
-        self._open.append(node)
+        node = Node(raw, "", self.words, self.words)
+        self._children.append(node)
+        self._open.append((node, len(self.text.rstrip())))
+        return None
 
     def close(self, raw: str, name: str) -> None:
         """Matches the tag opened last; one that matches nothing is a point."""
-        node = self._open[-1]
+        node, before = self._open[-1]
         if len(self._open) == 1 or not re.match(rf"<{re.escape(name)}\b", node.opening, re.I):
-            self.add_point(raw)
-            return
+            return self.add_point(raw)
         self.raw += raw
-        node.closing, node.end = raw, max(node.start, self._words_before())
-        node.inside_last = not self.text.endswith(" ")
+        node.closing = raw
         self._open.pop()
+        if len(self.text.rstrip()) > before:
+            # "(<b>" and "un<b>": the word has begun before the tag.
+            node.inside_first = before > 0 and self.text[before] != " "
+            node.start, node.end = node.start - node.inside_first, self.words
+            node.inside_last = self.text[-1].isalnum()
+            node.needs = max(1, sum(child.needs for child in node.children))
+        return None
 
     def finish(self) -> None:
         """What was opened and not closed here becomes points, and its children its neighbours."""
         while len(self._open) > 1:
-            node = self._open.pop()
+            node, _ = self._open.pop()
             siblings, node.children = node.children, []
-            node.end, node.inside_first = node.start, False
-            self._open[-1].children.extend(siblings)
+            self._children.extend(siblings)
 
-    def _words_before(self) -> int:
-        return len(self.text.split())
+    @property
+    def _children(self) -> list[Node]:
+        return self._open[-1][0].children
+
+    @property
+    def _within_word(self) -> bool:
+        return bool(self.text) and self.text[-1] != " "
 
     @property
     def is_text(self) -> bool:
@@ -165,98 +178,69 @@ def _end_of(page: str, name: str, place: int) -> int:
 
 def _render(passage: Passage, found: Translation) -> str:
     words = found.text.split()
-    links = _links(found, len(passage.text.split()), len(words))
     before = passage.raw[: len(passage.raw) - len(passage.raw.lstrip())]
     after = passage.raw[len(passage.raw.rstrip()) :]
-    starts, place = [], 0
-    for word in words:
-        starts.append(place)
-        place += len(word) + 1
-    text = " ".join(words)
-    spans = [(start, start + len(word)) for start, word in zip(starts, words, strict=True)]
-    inner = _write(passage.root.children, links, spans, (0, len(words)), text, (0, len(text)))
+    ends = list(accumulate(len(word) + 1 for word in words))
+    spans = [(end - len(word) - 1, end - 1) for end, word in zip(ends, words, strict=True)]
+    written = Written(" ".join(words), spans, _links(found, passage.words, len(words)))
+    inner = written.around(passage.root.children, (0, len(words)), (0, len(written.text)))
     return before + inner + after
 
 
-def _links(found: Translation, sources: int, targets: int) -> list[int]:
-    """By word of the translation, the word of the text it comes from.
+def _links(found: Translation, sources: int, targets: int) -> Links:
+    """By word of the translation, the words of the text it comes from, the first one most of all.
 
     Where tokenizers count words in another way, places are taken in proportion.
     """
     source_words = max(1, len(words_of(found.source_tokens)))
     target_words = max(1, len(words_of(found.tokens)))
-    by_token = {target: source for source, target in found.alignment or []}
+    by_token: dict[int, list[int]] = {}
+    for source, target in found.alignment or []:
+        by_token.setdefault(target, []).append(source)
     links = []
     for j in range(targets):
-        source = by_token.get(j * target_words // targets, j * source_words // targets)
-        links.append(min(source * sources // source_words, sources - 1))
+        linked = by_token.get(j * target_words // targets, [j * source_words // targets])
+        links.append([min(source * sources // source_words, sources - 1) for source in linked])
     return links
 
 
-def _write(
-    nodes: Sequence[Node],
-    links: Sequence[int],
-    spans: Sequence[tuple[int, int]],
-    words: tuple[int, int],
-    text: str,
-    limits: tuple[int, int],
-) -> str:
-    """The text within `limits`, which are those of `words`, with these nodes in it."""
-    out, place = "", limits[0]
-    for node, first, last in _place(nodes, links, *words):
-        start, end = _characters(node, spans, first, last, text)
-        start = min(max(start, place), limits[1])
-        end = min(max(end, start), limits[1])
-        inner = _write(node.children, links, spans, (first, last), text, (start, end))
-        out += html.escape(text[place:start], quote=False) + node.opening + inner + node.closing
-        place = end
-    return out + html.escape(text[place : limits[1]], quote=False)
+@dataclass(frozen=True)
+class Written:
+    """A translation: its words' places in the text, and the words of the source they come from."""
 
+    text: str
+    spans: Sequence[Span]
+    links: Links
 
-def _characters(
-    node: Node, spans: Sequence[tuple[int, int]], first: int, last: int, text: str
-) -> tuple[int, int]:
-    """From where to where in the text a node goes that is around words [first, last)"""
-    if first == last:
-        start = spans[first][0] if first < len(spans) else len(text)
-        return start, start
-    start, end = spans[first][0], spans[last - 1][1]
-    while node.inside_first and start < end - 1 and not text[start].isalnum():
-        start += 1
-    while node.inside_last and end > start + 1 and not text[end - 1].isalnum():
-        end -= 1
-    return start, end
+    def around(self, nodes: Sequence[Node], words: Span, limits: Span) -> str:
+        """The text within `limits`, which are those of `words`, with these nodes in it."""
+        out, written = "", limits[0]
+        runs = place(nodes, self.links, *words)
+        for n in sorted(range(len(nodes)), key=lambda n: (runs[n], n)):
+            node, (first, last) = nodes[n], runs[n]
+            start, end = self._characters(node, first, last)
+            start = min(max(start, written), limits[1])
+            end = min(max(end, start), limits[1])
+            inner = self.around(node.children, (first, last), (start, end))
+            out += self._escaped(written, start) + node.opening + inner + node.closing
+            written = end
+        return out + self._escaped(written, limits[1])
 
+    def _characters(self, node: Node, first: int, last: int) -> Span:
+        """From where to where in the text a node goes that is around words [first, last)"""
+        if first == last:
+            start = self.spans[first][0] if first < len(self.spans) else len(self.text)
+            return start, start
+        start, first_end = self.spans[first]
+        last_start, end = self.spans[last - 1]
+        while node.inside_first and start < first_end - 1 and not self.text[start].isalnum():
+            start += 1
+        while node.inside_last and end > max(start, last_start) + 1 and not self._is_word(end - 1):
+            end -= 1
+        return start, end
 
-def _place(nodes: Sequence[Node], links: Sequence[int], low: int, high: int) -> list[Placed]:
-    """Nodes and the words [first, last) they go around: apart from each other, in order."""
-    free = [True] * (high - low)
-    placed: list[Placed] = []
-    for node in sorted(nodes, key=lambda node: node.start - node.end):  # the longest first
-        first, last = _run(node, links, low, high, free)
-        free[first - low : last - low] = [False] * (last - first)
-        placed.append((node, first, last))
-    return sorted(placed, key=lambda each: (each[1], each[2], each[0].start))
+    def _is_word(self, place: int) -> bool:
+        return self.text[place].isalnum()
 
-
-def _run(
-    node: Node, links: Sequence[int], low: int, high: int, free: Sequence[bool]
-) -> tuple[int, int]:
-    """The free words in a row with most that come from the node's words and least that do not"""
-    best, run = (0, 0, 0), (0, low)  # score, first, last; score and start of the current run
-    for j in range(low, high):
-        score, start = run if run[0] > 0 else (0, j)
-        is_own = node.start <= links[j] < node.end
-        score = score + (1 if is_own else -1) if free[j - low] else -1
-        run = (score, start)
-        if score > best[0]:
-            best = (score, start, j + 1)
-    return best[1:] if best[0] else (_point(node, links, low, high, free),) * 2
-
-
-def _point(node: Node, links: Sequence[int], low: int, high: int, free: Sequence[bool]) -> int:
-    """Before the first word that comes from the node's place or from behind it, within no other"""
-    place = next((j for j in range(low, high) if links[j] >= node.start), high)
-    while low < place < high and not free[place - low] and not free[place - low - 1]:
-        place += 1
-    return place
+    def _escaped(self, start: int, end: int) -> str:
+        return html.escape(self.text[start:end], quote=False)
