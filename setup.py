@@ -8,7 +8,9 @@ from setuptools import Extension, setup
 FEW_ROWS = Extension(
     "mlx_transformer.cpu.few_rows",
     ["mlx_transformer/cpu/few_rows.cpp"],
-    extra_compile_args=["-std=c++20", "-O3", "-pthread"],
+    # Python's own flags let an int wrap around. Every index of the inner loop would then be
+    # computed apart, and products of 15 rows take 1.4 times as long.
+    extra_compile_args=["-std=c++20", "-O3", "-pthread", "-fstrict-overflow"],
     optional=True,
     py_limited_api=True,  # it knows nothing of Python: one file name for all versions
 )

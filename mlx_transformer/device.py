@@ -15,6 +15,7 @@ from functools import cache
 from typing import TypeVar
 
 import mlx.core as mx
+import mlx.nn as nn
 
 from mlx_transformer.cpu import blas, kernels, lanes, startup
 
@@ -189,10 +190,12 @@ def exp_below(x: mx.array, greatest: mx.array) -> mx.array:
 
 def logsumexp(x: mx.array) -> mx.array:
     """log of the sum of e^x: (..., V) -> (...)"""
-    if is_gpu():
-        return mx.logsumexp(x, axis=-1)
-    greatest = mx.max(x, axis=-1, keepdims=True)
-    return mx.log(mx.sum(exp_below(x, greatest), axis=-1)) + greatest[..., 0]
+    return mx.logsumexp(x, axis=-1) if is_gpu() else kernels.logsumexp(x)
+
+
+def swish(x: mx.array) -> mx.array:
+    """x sigmoid(x)"""
+    return nn.silu(x) if is_gpu() else kernels.swish(x)
 
 
 def total(x: mx.array) -> mx.array:

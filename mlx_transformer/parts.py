@@ -11,6 +11,7 @@ import mlx.core as mx
 import mlx.nn as nn
 import numpy as np
 
+from mlx_transformer import device
 from mlx_transformer.blocks import linear, norm
 from mlx_transformer.config import ModelConfig
 
@@ -20,7 +21,7 @@ ACTIVATIONS: dict[str, ActivationFunction] = {
     "gelu": nn.gelu,
     "gelu_tanh": nn.gelu_approx,
     "gelu_sigmoid": nn.gelu_fast_approx,  # x sigmoid(1.702 x)
-    "swish": nn.silu,
+    "swish": device.swish,
 }
 
 

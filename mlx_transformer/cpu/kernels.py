@@ -1,4 +1,4 @@
-"""Attention, LayerNorm, e^x and transposing on a CPU, quicker than MLX's own there.
+"""Attention, LayerNorm, e^x, swish and transposing on a CPU, quicker than MLX's own there.
 
 MLX has no CPU kernels for the first two: it differentiates their formulas step by step, which moves
 more memory than the arithmetic needs. Its exponential and sums go number by number.
@@ -97,19 +97,40 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
     return cast(Arrays, norm(x, weight, bias))[0]
 
 
-@partial(mx.compile, shapeless=True)
-def exp_below(x: mx.array, greatest: mx.array) -> mx.array:
+def _powers(x: mx.array, greatest: mx.array) -> mx.array:
     """e^(x - greatest) by a Taylor polynomial and squares, (e^(y/32))^32.
 
-    Arithmetic alone compiles to vector instructions: eight times as fast as `mx.exp`.
+    Arithmetic alone compiles to vector instructions: many times as fast as `mx.exp`.
     """
-    y = mx.maximum(x - greatest, -87.0) / 32
-    power = mx.array(1 / math.factorial(8))
-    for n in reversed(range(8)):
-        power = power * y + 1 / math.factorial(n)
+    y = mx.maximum(x - greatest, -87.0)
+    power = mx.array(1 / math.factorial(5) / 32**5)
+    for n in reversed(range(5)):
+        power = power * y + 1 / math.factorial(n) / 32**n
     for _ in range(5):
         power = power * power
     return power
+
+
+# For all shapes in one, as attention meets a new one in every step of a search. Compiled for each
+# shape, as below, it is one and a half times as fast.
+exp_below = mx.compile(_powers, shapeless=True)
+
+
+@mx.compile
+def logsumexp(x: mx.array) -> mx.array:
+    """(..., V) -> (...)"""
+    greatest = mx.max(x, axis=-1, keepdims=True)
+    return mx.log(mx.sum(_powers(x, greatest), axis=-1)) + greatest[..., 0]
+
+
+def swish(x: mx.array) -> mx.array:
+    """x sigmoid(x); below -40, where nothing is left of it, no power overflows"""
+    return _gated(x, exp_below(mx.minimum(-x, 40.0), mx.array(0.0))).astype(x.dtype)
+
+
+@partial(mx.compile, shapeless=True)
+def _gated(x: mx.array, power: mx.array) -> mx.array:
+    return x / (1 + power)
 
 
 def by_columns(matrix: mx.array) -> mx.array:

@@ -23,8 +23,8 @@ from mlx_transformer.errors import InputError
 
 Ids = Sequence[int]
 
-# Batches have these numbers of rows (the last of a text may have others) and shrink to these only.
-# A compiled step should meet few shapes: there lengths are rounded up to a multiple of COARSE, too.
+# Batches begin with these numbers of rows (the last of a text may have others). A compiled step
+# should meet few shapes: it shrinks to these only, and lengths are a multiple of COARSE.
 ROWS = sorted({2**i for i in range(11)} | {3 * 2**i for i in range(9)})
 COARSE = 16
 
@@ -112,7 +112,7 @@ class SearchBatch:
 
     @property
     def open(self) -> bool:
-        return self.rows > 0
+        return len(self._sentences) > 0
 
     @property
     def rows(self) -> int:
@@ -208,7 +208,7 @@ class SearchBatch:
     def _let_go(self, done: np.ndarray) -> None:
         """Go on without what is done, if that makes the batch a size smaller."""
         still, gone = np.flatnonzero(~done), np.flatnonzero(done)
-        size = next((n for n in ROWS if n >= len(still)), len(done)) if len(still) else 0
+        size = self._size_for(len(still), len(done))
         if size >= len(done):
             return
         self._store(gone)
@@ -231,6 +231,15 @@ class SearchBatch:
             None if words is None else words.of_rows(kept),
         )
         self._caches = tree_map(lambda x: x[kept], self._caches)
+
+    def _size_for(self, still: int, rows: int) -> int:
+        """Rows for those that are still open: a compiled step should meet few shapes. Otherwise an
+        eighth less is worth moving the caches."""
+        if still == 0:
+            return 0
+        if self._step.compiled:
+            return next((n for n in ROWS if n >= still), rows)
+        return still if still <= rows * 7 // 8 else rows
 
     def _store(self, rows: np.ndarray) -> None:
         scores, words = np.array(self.hyps.final_scores), np.array(self.hyps.final_words)

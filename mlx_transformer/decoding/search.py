@@ -59,16 +59,9 @@ class Search:
         lay_out_for_search(own)
         mx.eval(own.state)  # once, before several lanes use it
         self.step = SearchStep(own, options, shortlist if options.shortlist else None)
-
-    @property
-    def _most(self) -> int:
-        """Sentences in a batch"""
-        return max(1, BATCH_HYPOTHESES // self.step.options.width)
-
-    @property
-    def _one_length(self) -> bool:
-        """A decoder alone reads prompts of one length together."""
-        return self.step.model.config.alone == "decoder"
+        self._most = max(1, BATCH_HYPOTHESES // options.width)  # sentences in a batch
+        # A decoder alone reads prompts of one length together.
+        self._one_length = model.config.alone == "decoder"
 
     def fits(self, options: SearchOptions) -> bool:
         """Whether this is the search with these options on what is now the default device."""

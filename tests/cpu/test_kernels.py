@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 import mlx.core as mx
+import mlx.nn as nn
 import numpy as np
 import pytest
 
@@ -104,3 +105,15 @@ def test_a_matrix_that_lies_by_columns_is_not_copied() -> None:
     found = kernels.by_columns(mx.random.normal((37, 64)))
     again = kernels.by_columns(found)
     assert np.shares_memory(np.array(found, copy=False), np.array(again, copy=False))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_swish(dtype: mx.Dtype) -> None:
+    x = mx.linspace(-200, 200, 4001).astype(dtype)
+    assert_same(device.swish, nn.silu, x)
+
+
+def test_logsumexp() -> None:
+    mx.random.seed(0)
+    x = mx.random.normal((3, 5, 1000), scale=30)
+    np.testing.assert_allclose(device.logsumexp(x), mx.logsumexp(x, axis=-1), rtol=1e-6, atol=1e-5)
