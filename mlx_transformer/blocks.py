@@ -73,11 +73,16 @@ class Linear(nn.Linear):
         return device.linear(x, self.weight, self.get("bias"))
 
 
-def linear(d_in: int, d_outs: Sequence[int], bias: bool) -> Linear:
-    """Projections of one input stacked in one matrix, each Xavier-initialised by itself."""
+def linear(d_in: int, d_outs: Sequence[int], bias: bool, gain: float = 1.0) -> Linear:
+    """Projections of one input stacked in one matrix, each Xavier-initialised by itself.
+
+    `gain` is that of the first one.
+    """
     layer = Linear(d_in, sum(d_outs), bias=bias)
     init = nn.init.glorot_uniform()
-    layer.weight = mx.concatenate([init(mx.zeros((d_out, d_in)), 1.0) for d_out in d_outs])
+    gains = [gain] + [1.0] * (len(d_outs) - 1)
+    parts = [init(mx.zeros((d_out, d_in)), g) for d_out, g in zip(d_outs, gains, strict=True)]
+    layer.weight = mx.concatenate(parts)
     if bias:
         layer.bias = mx.zeros_like(layer.bias)
     return layer

@@ -8,6 +8,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, get_type_hints
 
@@ -78,6 +79,8 @@ class ModelConfig:
     position_layout: PositionLayout = "interleaved"
     position_divisor_minus_one: bool = False
     position_offset: int = 0
+    # fairseq's sinusoids begin behind padding, which stands nowhere should a decoder write it.
+    padding_has_position: bool = True
     max_length: int = 1024
     # `relative`: no table, but a bias on attention scores by the bucket that a distance falls in,
     # learned for each stack or for each layer.
@@ -185,35 +188,35 @@ class ModelConfig:
         if self.alone != "encoder" and self.word_head != "plain":
             raise InputError(f"word_head {self.word_head!r} is for an encoder alone")
 
-    @property
+    @cached_property
     def alone(self) -> Literal["encoder", "decoder"] | None:
         """The half that there is, if there is only one."""
         if self.encoder_layers and self.decoder_layers:
             return None
         return "encoder" if self.encoder_layers else "decoder"
 
-    @property
+    @cached_property
     def target_size(self) -> int:
         """Size of the target vocabulary, resolved."""
         assert self.target_vocab_size is not None
         return self.target_vocab_size
 
-    @property
+    @cached_property
     def first_id(self) -> int:
         """What the decoder reads first: an id of no meaning if there is no start token."""
         return self.pad_id if self.start_id is None else self.start_id
 
-    @property
+    @cached_property
     def target_matrix(self) -> str:
         """Which part of the model holds the vectors of target words."""
         return "source_words" if self.shared_embeddings else "target_words"
 
-    @property
+    @cached_property
     def output_matrix(self) -> str:
         """Which part of the model holds the matrix of the softmax layer (section 3.4)."""
         return self.target_matrix if self.tied_output else "output"
 
-    @property
+    @cached_property
     def head_sizes(self) -> tuple[int, int]:
         """(d_k, d_v), resolved."""
         assert self.d_k is not None and self.d_v is not None

@@ -166,6 +166,11 @@ def attention_scale(config: ModelConfig) -> float:
     return 1 / math.sqrt(config.head_sizes[0]) if config.scale_attention else 1.0
 
 
+def query_gain(config: ModelConfig) -> float:
+    """Of the first weights: queries that are not scaled begin as small as if they were (T5)"""
+    return 1 / math.sqrt(config.head_sizes[0]) / attention_scale(config)
+
+
 class SelfAttention(nn.Module):
     """Multi-head attention of a sequence on itself: one matrix product makes q, k and v."""
 
@@ -175,7 +180,9 @@ class SelfAttention(nn.Module):
         h, bias = config.h, config.attention_bias
         self._sizes = d_k, d_k, d_v
         self._scale = attention_scale(config)
-        self.qkv = linear(config.d_model, [h * d_k, h * d_k, h * d_v], bias)
+        self.qkv = linear(
+            config.d_model, [h * d_k, h * d_k, h * d_v], bias, gain=query_gain(config)
+        )
         self.out = linear(h * d_v, [config.d_model], bias)
 
     def __call__(
@@ -197,7 +204,7 @@ class CrossAttention(nn.Module):
         h, bias = config.h, config.attention_bias
         self._sizes = d_k, d_v
         self._scale = attention_scale(config)
-        self.q = linear(config.d_model, [h * d_k], bias)
+        self.q = linear(config.d_model, [h * d_k], bias, gain=query_gain(config))
         self.kv = linear(config.d_model, [h * d_k, h * d_v], bias)
         self.out = linear(h * d_v, [config.d_model], bias)
 
@@ -264,10 +271,17 @@ class Embedding(nn.Module):
             if self._formula is not None and held < length:
                 self._sinusoids = mx.array(self._formula(max(256, 2 * held, length)))
 
-    def __call__(self, words: mx.array, position: int | mx.array = 0, key: Key = None) -> mx.array:
+    def __call__(
+        self,
+        words: mx.array,
+        position: int | mx.array = 0,
+        key: Key = None,
+        placed: mx.array | None = None,
+    ) -> mx.array:
         """words (B,T,d_model), the first at `position` -> (B,T,d_model)
 
-        For a position that only the device knows, the caller has reserved enough.
+        `placed` (B,T): which of them have a position, if not all. For a position that only the
+        device knows, the caller has reserved enough.
         """
         if isinstance(position, int):
             self.reserve(position + words.shape[1])
@@ -275,7 +289,8 @@ class Embedding(nn.Module):
         table = self.get("positions", self.get("_sinusoids"))
         if table is not None:
             rows = position + self._offset + mx.arange(words.shape[1])
-            x = x + table[rows].astype(words.dtype)
+            places = table[rows].astype(words.dtype)
+            x = x + (places if placed is None else places * placed[..., None])
         return dropout(self.norm(x) if "norm" in self else x, self._dropout, key)
 
 
@@ -400,7 +415,9 @@ class Transformer(nn.Module):
         """
         memory = memory or [None] * self.config.decoder_layers
         keys = split(key, len(self.decoder.layers) + 1)
-        y = self.target_embedding(self.target_vectors(target, position), position, keys[-1])
+        words = self.target_vectors(target, position)
+        placed = None if self.config.padding_has_position else target != self.config.pad_id
+        y = self.target_embedding(words, position, keys[-1], placed)
         positions = position + mx.arange(target.shape[1])
         visible, seen = (
             (caches[0].visible, caches[0].positions) if caches else ("causal", positions)

@@ -87,7 +87,7 @@ def test_a_verb_is_one_file_and_a_line(clone):
 def test_a_family_is_one_file_and_its_name(clone):
     add(clone, "convert/toy.py")
     families = clone / "mlx_transformer" / "convert" / "families.py"
-    change(families, "    torch_nn,\n)", "    torch_nn,\n    toy,\n)")
+    change(families, "convert import (\n", "convert import (\n    toy,\n")
     change(families, "MODULES = (\n", "MODULES = (\n    toy,\n")
     mx.random.seed(0)
     model = Transformer(CONFIG)

@@ -210,6 +210,17 @@ def test_the_mean_over_dropout_masks_of_one_residual_is_the_value_without():
     assert close(drawn.mean(axis=0), x + mx.sin(normed), 0.06)
 
 
+def test_a_model_without_scaled_attention_begins_as_one_with_it():
+    """What the scale would do, the first weights of the queries do, as in T5."""
+    outputs = []
+    for scale_attention in (True, False):
+        config = replace(CONFIG, scale_attention=scale_attention)
+        mx.random.seed(5)
+        model = Transformer(config)
+        outputs.append(model(ids(config, 2, 6), ids(config, 2, 5, seed=2)))
+    assert close(*outputs, 1e-5)
+
+
 @pytest.mark.usefixtures("any_device")
 @every_variant
 def test_attention_maps_equal_a_plain_softmax_and_the_fused_pass(config):

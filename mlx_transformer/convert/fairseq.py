@@ -64,6 +64,7 @@ POSITIONS = {
     "position_layout": "halves",
     "position_divisor_minus_one": True,
     "position_offset": 2,
+    "padding_has_position": False,
 }
 IGNORED = (r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))",)
 IDS = {"pad_id": 1, "start_id": 2, "eos_id": 2}

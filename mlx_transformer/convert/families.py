@@ -1,6 +1,6 @@
 """All families, and which of them a checkpoint belongs to.
 
-To add one, write a file like `fairseq.py` that ends in a `FAMILY`, and name it here.
+To add one, write a file like `annotated.py` that ends in a `FAMILY`, and name it here.
 """
 
 import re

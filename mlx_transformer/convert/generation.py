@@ -163,12 +163,17 @@ def _given(config: Fields) -> dict[str, Any]:
     return {
         "first_word": first if isinstance(first, int) else None,
         "end_at_limit": _end(config) is not None
-        and config.get("forced_eos_token_id") == _end(config),
+        and config.get("forced_eos_token_id") in (_end(config), [_end(config)]),
     }
 
 
 def _end(config: Fields) -> object:
-    return config.get("eos_token_id")
+    """The first, where there are several."""
+    match config.get("eos_token_id"):
+        case [first, *_]:
+            return first
+        case end:
+            return end
 
 
 def _sampling(config: Fields) -> dict[str, Any]:

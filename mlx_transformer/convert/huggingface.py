@@ -37,6 +37,9 @@ def config_of(source: Source, **defaults: object) -> Fields:
     if not config:
         raise InputError("transformers' config.json must lie beside the weights")
     said = {k: v for k, v in config.items() if v is not None}
+    match said.get("eos_token_id"):
+        case [first, *_]:  # some list several: the first is the one that texts end in
+            said["eos_token_id"] = first
     start = source.checkpoint.fields("generation_config.json").get("decoder_start_token_id")
     return Fields(
         {**defaults, **said, **({} if start is None else {"decoder_start_token_id": start})}

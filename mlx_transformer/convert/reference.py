@@ -68,14 +68,18 @@ class Reference:
         return self.norm(self.names.embedding_norms[side], x)
 
     def position_table(self, side: int) -> Tensor:
-        """(n,d_model): the checkpoint's, or sines then cosines as in tensor2tensor"""
+        """(n,d_model): the checkpoint's, or sinusoids as the config names them"""
         d = self.config.d_model
         table = self.find(self.names.positions[side])
         if table is not None:
             return table.reshape(-1, d)
-        rates = 10_000 ** (-torch.arange(d // 2, dtype=torch.float64) / (d / 2 - 1))
+        last = d / 2 - 1 if self.config.position_divisor_minus_one else d / 2
+        rates = 10_000 ** (-torch.arange(d // 2, dtype=torch.float64) / last)
         angles = torch.arange(self.config.max_length + 2)[:, None] * rates
-        return torch.cat([angles.sin(), angles.cos()], dim=1).float()
+        waves = (angles.sin(), angles.cos())
+        if self.config.position_layout == "halves":
+            return torch.cat(waves, dim=1).float()
+        return torch.stack(waves, dim=2).flatten(1).float()
 
     def stack(self, side: int, x: Tensor, attended: list[tuple[Tensor | None, Tensor]]) -> Tensor:
         depth = (self.config.encoder_layers, self.config.decoder_layers)[side]

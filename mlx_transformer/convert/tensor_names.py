@@ -20,7 +20,7 @@ class TensorNames:
     """
 
     words: tuple[str, str]
-    positions: tuple[str, str]  # without a table: sines, then cosines, as in tensor2tensor
+    positions: tuple[str, str]  # of stored tables; without one they are sinusoids
     layers: tuple[str, str]
     attentions: tuple[str, str]  # self and cross, in a layer
     projections: tuple[str, str, str, str]  # q, k, v and out, in an attention

@@ -129,6 +129,18 @@ def test_a_formula_for_millions_of_positions_takes_no_memory_until_they_are_used
     assert peak() - before < 200e6
 
 
+@pytest.mark.parametrize("number", [120, 1_000_000, -1])
+def test_a_word_beyond_the_embedding_is_refused(tmp_path, number):
+    """Its row would be read from outside of the matrix."""
+    directory = write_model(tmp_path)
+    for name in ("source.spm", "target.spm"):
+        (directory / name).write_bytes((directory / "tokenizer.model").read_bytes())
+    ids = {"<pad>": 0, "</s>": 2, "<unk>": 3, "▁": 4, "s": number}
+    (directory / "vocab.json").write_text(json.dumps(ids))
+    with pytest.raises(InputError, match=r"has ids up to|must be a JSON object from pieces to ids"):
+        load(directory).translate("seven")
+
+
 def test_positions_do_not_depend_on_how_the_table_grew(tmp_path):
     config = load_model(write_model(tmp_path)).config
     words = mx.zeros((1, 3000, config.d_model))

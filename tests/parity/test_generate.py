@@ -7,14 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import GenerationConfig, PreTrainedModel
+from transformers import (
+    GenerationConfig,
+    M2M100Config,
+    M2M100ForConditionalGeneration,
+    PreTrainedModel,
+)
 
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.decoding.options import model_options
 from mlx_transformer.decoding.search import search
 from mlx_transformer.storage import load_model
 from tests.parity.conversion_checks import random_sources
-from tests.parity.hub_models import MODELS
+from tests.parity.hub_models import FAIRSEQ_LIKE, MODELS, scattered
 
 pytestmark = pytest.mark.slow
 
@@ -42,34 +47,55 @@ TIE = 1e-4  # two hypotheses as near in score may be ranked either way
 
 @pytest.mark.parametrize("name", MODELS)
 def test_greedy_and_beam_equal_generate(name: str, tmp_path: Path) -> None:
-    model = MODELS[name](seed=11)
+    written = assert_equal(MODELS[name](seed=11), WISHES[name], tmp_path)
+    assert len(written) > SOURCES // 10  # the sources matter
+
+
+def test_padding_that_is_written_stands_nowhere(tmp_path: Path) -> None:
+    """Published models have no vector there and never write it; in others M2M100 leaves out its
+    position, and only with its cache do the words behind it have theirs."""
+    torch.manual_seed(3)
+    config = M2M100Config(**{**FAIRSEQ_LIKE, "decoder_layers": 2})
+    model = scattered(M2M100ForConditionalGeneration(config).eval())
+    with torch.no_grad():
+        model.get_input_embeddings().weight[config.pad_token_id].normal_(std=0.6)
+    written = assert_equal(model, WISHES["m2m100"], tmp_path, use_cache=True)
+    assert sum(config.pad_token_id in ids for ids in written) > SOURCES // 10
+
+
+def assert_equal(
+    model: PreTrainedModel, wished: dict[str, Any], tmp_path: Path, *, use_cache: bool = False
+) -> set[tuple[int, ...]]:
+    """Greedy and as wished; returns what was written."""
     own = model.generation_config.to_diff_dict()
     own.pop("transformers_version", None)
     written: set[tuple[int, ...]] = set()
-    for number, wishes in enumerate((GREEDY, {**GREEDY, **WISHES[name]})):
+    for number, wishes in enumerate((GREEDY, {**GREEDY, **wished})):
         theirs, ours = tmp_path / f"theirs-{number}", tmp_path / f"ours-{number}"
         model.generation_config = GenerationConfig(**{**own, "forced_eos_token_id": None, **wishes})
         model.save_pretrained(theirs)
         convert(theirs, ours)
         config = model.config
         sources = random_sources(58, config.pad_token_id, config.eos_token_id, SOURCES)
-        expected, found = generated(model, sources), searched(ours, sources)
+        expected, found = generated(model, sources, use_cache), searched(ours, sources)
         odd = [i for i in range(SOURCES) if found[i] != expected[i]]
         assert len(odd) <= 2
         for i in odd:
             scores = [score(model, sources[i], ids) for ids in (found[i], expected[i])]
             assert abs(scores[0] - scores[1]) < TIE, (found[i], expected[i])
         written.update(map(tuple, expected))
-    assert len(written) > SOURCES // 10  # the sources matter
+    return written
 
 
-def generated(model: PreTrainedModel, sources: np.ndarray) -> list[list[int]]:
-    """Ids up to the end of sentence, if there is one"""
+def generated(model: PreTrainedModel, sources: np.ndarray, use_cache: bool) -> list[list[int]]:
+    """Ids up to the end of sentence, if there is one
+
+    Their cache expects as many layers in the decoder as in the encoder.
+    """
     torch.set_num_threads(1)
     batch = torch.tensor(sources)
     mask = (batch != model.config.pad_token_id).long()
-    # Its cache expects as many layers in the decoder as in the encoder.
-    rows = model.generate(batch, attention_mask=mask, use_cache=False)
+    rows = model.generate(batch, attention_mask=mask, use_cache=use_cache)
     eos = model.config.eos_token_id
     rows = [row[1:] for row in rows.tolist()]
     return [row[: row.index(eos)] if eos in row else row for row in rows]

@@ -15,6 +15,7 @@ from sentencepiece import SentencePieceProcessor
 from mlx_transformer import hub, load
 from mlx_transformer.__main__ import main
 from mlx_transformer.convert.conversion import convert
+from mlx_transformer.decoding.options import model_options
 from tests.hub_server import HubServer
 from tests.parity import test_tokenizers as published
 from tests.test_hub import use_hub
@@ -232,6 +233,16 @@ def test_the_start_is_the_one_that_generate_begins_with(tmp_path):
     t5(folder).save_pretrained(folder)
     add_to(folder / "generation_config.json", {"decoder_start_token_id": 7})
     assert convert(folder, tmp_path / "out").config.start_id == 7
+
+
+def test_an_end_of_sentence_may_be_listed(tmp_path):
+    folder = tmp_path / "published"
+    folder.mkdir()
+    t5(folder).save_pretrained(folder)
+    for name in ("config.json", "generation_config.json"):
+        add_to(folder / name, {"eos_token_id": [1], "forced_eos_token_id": [1]})
+    assert convert(folder, tmp_path / "out").config.eos_id == 1
+    assert model_options(tmp_path / "out").end_at_limit
 
 
 def test_a_model_that_needs_a_language_says_so(tmp_path, monkeypatch, capsys):
