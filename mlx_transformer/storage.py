@@ -48,12 +48,9 @@ def built_aside(target: Path) -> Iterator[Path]:
     Renaming comes last, after all is on the disk: `target` is old or new, never half of either.
     """
     target = target.resolve()  # `.` has no name to put another beside
-    aside, old = (target.with_name(f".{target.name}.{word}") for word in ("partial", "old"))
+    aside, old = _beside(target)
     try:
-        if old.exists() and not target.exists():  # a process was killed between the two renames
-            old.rename(target)
-        for rest in (aside, old):  # left by a process that was killed
-            shutil.rmtree(rest, ignore_errors=True)
+        undo_unfinished(target)
         aside.mkdir(parents=True)
         yield aside
         for path in (*aside.rglob("*"), aside):
@@ -70,6 +67,20 @@ def built_aside(target: Path) -> Iterator[Path]:
         raise RunError(f"could not save {target}: {reason}; what was saved is kept") from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _beside(target: Path) -> tuple[Path, Path]:
+    """Where the new one is built, and where the old one waits to be deleted."""
+    return target.with_name(f".{target.name}.partial"), target.with_name(f".{target.name}.old")
+
+
+def undo_unfinished(target: Path) -> None:
+    """Clear away what a process left that was killed in `built_aside`; nobody else may be there."""
+    aside, old = _beside(target)
+    if old.exists() and not target.exists():  # it was killed between the two renames
+        old.rename(target)
+    for rest in (aside, old):
+        shutil.rmtree(rest, ignore_errors=True)
 
 
 @contextmanager

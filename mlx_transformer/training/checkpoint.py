@@ -18,7 +18,13 @@ from mlx.utils import tree_flatten
 
 from mlx_transformer.config import FORMAT_VERSION, ModelConfig, check_format
 from mlx_transformer.errors import RunError, naming
-from mlx_transformer.storage import CONFIG_FILE, WEIGHTS_FILE, built_aside, save_arrays
+from mlx_transformer.storage import (
+    CONFIG_FILE,
+    WEIGHTS_FILE,
+    built_aside,
+    save_arrays,
+    undo_unfinished,
+)
 from mlx_transformer.training.layout import NamedArrays
 from mlx_transformer.training.step import TrainingState
 
@@ -53,6 +59,11 @@ class Checkpoints:
 
     def paths(self) -> list[Path]:
         return sorted(self.directory.glob("step-" + "[0-9]" * 8))
+
+    def undo_unfinished(self) -> None:
+        """Clear away what a trainer left that was killed while it saved; no other may be there."""
+        for path in self.directory.glob(".step-*"):
+            undo_unfinished(self.directory / path.stem.removeprefix("."))
 
     def save(self, state: TrainingState, progress: Progress, config: ModelConfig) -> None:
         """Write one, at once or not at all."""

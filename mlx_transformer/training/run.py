@@ -19,7 +19,14 @@ from mlx_transformer.data.prepare import PreparationReport, TellPairs, prepare, 
 from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import Recipe, TrainingConfig, ValidationConfig, load_recipe
-from mlx_transformer.storage import built_aside, load_model, locked, replace_text, save_model
+from mlx_transformer.storage import (
+    built_aside,
+    load_model,
+    locked,
+    replace_text,
+    save_model,
+    undo_unfinished,
+)
 from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
 from mlx_transformer.training.memory import agreed_micro_batches
@@ -200,9 +207,12 @@ class Run:
 
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """One run directory, one trainer."""
+    """One run directory, one trainer; what a killed one left half saved is cleared away."""
     path.mkdir(parents=True, exist_ok=True)
-    with locked(RunDirectory(path).lock, f"{path} is being trained"):
+    files = RunDirectory(path)
+    with locked(files.lock, f"{path} is being trained"):
+        Checkpoints(files.checkpoints).undo_unfinished()
+        undo_unfinished(files.best)
         yield
 
 

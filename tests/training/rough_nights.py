@@ -179,6 +179,7 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1)
     args = parser.parse_args()
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup leaves it ignored, and trainers inherit it
     with tempfile.TemporaryDirectory() as folder:
         met = rough_night(Path(folder), args.kills, args.seed)
     for what, count in sorted(met.items()):

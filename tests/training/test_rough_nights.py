@@ -215,6 +215,19 @@ def test_strange_lines_are_left_out_and_said(tmp_path):
 # Checkpoints
 
 
+def test_what_a_killed_save_left_is_gone_when_the_run_goes_on(run, capsys):
+    checkpoints, best = run / "checkpoints", run / "best"
+    before = sorted(path.name for path in run.rglob("*"))
+    best.rename(run / ".best.old")  # killed between the two renames
+    (checkpoints / "step-00000010").rename(checkpoints / ".step-00000010.old")
+    for left in (checkpoints / ".step-00000007.partial", run / ".best.partial"):
+        left.mkdir()
+        (left / "config.json").write_text("{")
+    status, said = resume(run, capsys, training_max_steps=10)
+    assert status == 0 and "going on after step 10" in said
+    assert sorted(path.name for path in run.rglob("*")) == before
+
+
 def test_a_checkpoint_without_its_checksums_counts_as_damaged(run, capsys):
     path = run / "checkpoints" / "step-00000010" / "progress.json"
     content = json.loads(path.read_text())

@@ -49,6 +49,20 @@ def test_copy_and_reverse_are_learned(tmp_path, reverse, capsys):
     assert found.text == ("k i g e c a" if reverse else "a c e g i k")
 
 
+@pytest.mark.slow
+def test_a_student_with_a_recurrent_decoder_learns_to_reverse(tmp_path):
+    recipe = write_task(tmp_path, reverse=True)
+    run = tmp_path / "run"
+    steps = overrides(
+        model_decoder_cell="ssru",
+        training_max_steps=400,
+        training_schedule="cosine",
+        validation_every=400,
+    )
+    assert main(["train", str(recipe), "--out", str(run), *steps]) == 0
+    assert metrics(run, "validation")[-1]["bleu"] > 95
+
+
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
     """A short run that nothing disturbed; tests copy it and leave it as it is."""
@@ -88,6 +102,16 @@ def test_the_test_set_is_scored_at_the_end_and_once(finished, tmp_path):
     shutil.copytree(finished / "run", tmp_path / "run")
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     assert len(metrics(tmp_path / "run", "test")) == 1
+
+
+def test_a_recipe_says_what_it_is_judged_by(tmp_path, capsys):
+    recipe, run = tiny_task(tmp_path), tmp_path / "run"
+    settings = overrides(training_max_steps=1, validation_sentences=2, validation_metric="exact")
+    assert main(["train", str(recipe), "--out", str(run), *settings]) == 0
+    (said,) = (line for line in capsys.readouterr().err.splitlines() if "validation at" in line)
+    assert "exact 0.00" in said and "BLEU" not in said
+    (record,) = metrics(run, "validation")
+    assert (record["exact"], record["bleu"]) == (0, None)
 
 
 def test_the_old_name_of_start_works_with_a_hint(tmp_path, capsys):
