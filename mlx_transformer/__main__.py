@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import NoReturn
 
 from mlx_transformer import __version__
-from mlx_transformer.cli.sentences import naming_output, sentence
+from mlx_transformer.cli.failures import naming_output, sentence
 from mlx_transformer.errors import InputError
 
 VERBS = {

@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 
+from mlx_transformer.cli.failures import naming_output
 from mlx_transformer.cli.lines import standard_input
 from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_model
 from mlx_transformer.cli.output import show
 from mlx_transformer.cli.searching import notes
-from mlx_transformer.cli.sentences import naming_output
 from mlx_transformer.decoding.alignment import join_attention
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import search

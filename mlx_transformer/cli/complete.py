@@ -4,11 +4,11 @@ import argparse
 from functools import partial
 from typing import TYPE_CHECKING, Any, TextIO
 
-from mlx_transformer.cli.lines import STDIN, Lines, standard_input
+from mlx_transformer.cli.lines import STDIN, Lines, check_files, standard_input
 from mlx_transformer.cli.opening import add_model_flags, open_completer
 from mlx_transformer.cli.output import show, to_json
 from mlx_transformer.cli.searching import add_search_flags, notes, options_of
-from mlx_transformer.cli.translate import check_files, output, work_on_lines, write_lines
+from mlx_transformer.cli.translate import output, work_on_lines, write_lines
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.errors import InputError
 
@@ -35,7 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output", metavar="FILE", help="write here instead of to stdout")
     parser.add_argument("--json", action="store_true", help="one object a line, with scores")
     add_model_flags(parser, "openai-community/gpt2")
-    add_search_flags(parser)
+    add_search_flags(parser, with_source=False)
 
 
 def run(args: argparse.Namespace) -> None:

@@ -5,10 +5,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from mlx_transformer.cli.failures import sentence
 from mlx_transformer.cli.opening import download_bar
 from mlx_transformer.cli.output import note, show, tell
 from mlx_transformer.cli.searching import notes
-from mlx_transformer.cli.sentences import sentence
 from mlx_transformer.convert.conversion import Listing, Report, convert, list_keys
 from mlx_transformer.convert.families import FAMILIES
 from mlx_transformer.convert.family import Options

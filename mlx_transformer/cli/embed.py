@@ -5,10 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mlx_transformer.cli.lines import STDIN, Lines, standard_input
+from mlx_transformer.cli.lines import STDIN, Lines, check_files, standard_input
 from mlx_transformer.cli.opening import add_model_flags, open_text_encoder
 from mlx_transformer.cli.output import show, to_json
-from mlx_transformer.cli.translate import check_files
 from mlx_transformer.errors import InputError
 
 EPILOG = """\

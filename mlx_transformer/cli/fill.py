@@ -4,10 +4,9 @@ import argparse
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from mlx_transformer.cli.lines import STDIN, Lines
+from mlx_transformer.cli.lines import STDIN, Lines, check_files
 from mlx_transformer.cli.opening import add_model_flags, open_text_encoder
 from mlx_transformer.cli.output import show, to_json
-from mlx_transformer.cli.translate import check_files
 from mlx_transformer.errors import InputError
 
 if TYPE_CHECKING:

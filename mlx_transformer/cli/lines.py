@@ -18,6 +18,16 @@ def standard_input() -> TextIO:
     return sys.stdin
 
 
+def check_files(source: str | None, target: str | None) -> None:
+    """Before a model is loaded, and before the output is emptied"""
+    if source is None or source == STDIN:
+        return
+    if not Path(source).exists():
+        raise InputError(f"no file {source}")
+    if target is not None and Path(target).exists() and Path(target).samefile(source):
+        raise InputError(f"--output {target} is the input: name another file")
+
+
 class Lines:
     """The lines of a file or of standard input (`-`), in blocks as they arrive.
 

@@ -9,7 +9,7 @@ import sys
 from contextlib import suppress
 from typing import Any
 
-from mlx_transformer.cli.sentences import naming_output
+from mlx_transformer.cli.failures import naming_output
 from mlx_transformer.inputs.printable import printable, without_controls
 
 

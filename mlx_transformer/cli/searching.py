@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 _DEFAULTS = SearchOptions()
 
 
-def add_search_flags(parser: argparse.ArgumentParser) -> None:
-    """Names are those of `SearchOptions`."""
+def add_search_flags(parser: argparse.ArgumentParser, *, with_source: bool = True) -> None:
+    """Names are those of `SearchOptions`; some are of use only where a source is read."""
     group = parser.add_argument_group("search")
     add = group.add_argument
     add(
@@ -48,14 +48,17 @@ def add_search_flags(parser: argparse.ArgumentParser) -> None:
     add("--seed", type=int, metavar="N", help="for --sample (default 0)")
     add("--max-tokens", type=int, metavar="N", help="length limit (default: source + 50)")
     add("--min-tokens", type=int, metavar="N", help="no translation ends before (default 0)")
-    add(
-        "--shortlist",
-        action="store_true",
-        default=None,
-        help="choose among the words that the model's shortlist has for a sentence: faster",
-    )
-    add("--whole-lines", action="store_true", default=None, help="no line is cut into sentences")
     add("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row come twice")
+    if with_source:
+        add(
+            "--shortlist",
+            action="store_true",
+            default=None,
+            help="choose among the words that the model's shortlist has for a sentence: faster",
+        )
+        add(
+            "--whole-lines", action="store_true", default=None, help="no line is cut into sentences"
+        )
 
 
 def options_of(args: argparse.Namespace, defaults: SearchOptions) -> SearchOptions:

@@ -8,7 +8,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
-from mlx_transformer.cli.lines import STDIN, Lines, standard_input
+from mlx_transformer.cli.failures import naming_output
+from mlx_transformer.cli.lines import STDIN, Lines, check_files, standard_input
 from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
 from mlx_transformer.cli.output import tell, to_json
 from mlx_transformer.cli.searching import (
@@ -18,7 +19,6 @@ from mlx_transformer.cli.searching import (
     notes,
     options_of,
 )
-from mlx_transformer.cli.sentences import naming_output
 from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import without_controls
 
@@ -87,16 +87,6 @@ def run(args: argparse.Namespace) -> None:
             each = partial(translator.each, options=options, prefix=args.prefix)
             work_on_lines(partial(each, attention=args.json), Lines(source), out, args.json, write)
     return None
-
-
-def check_files(source: str | None, target: str | None) -> None:
-    """Before a model is loaded, and before the output is emptied"""
-    if source is None or source == STDIN:
-        return
-    if not Path(source).exists():
-        raise InputError(f"no file {source}")
-    if target is not None and Path(target).exists() and Path(target).samefile(source):
-        raise InputError(f"--output {target} is the input: name another file")
 
 
 @contextmanager

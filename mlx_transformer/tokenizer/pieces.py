@@ -20,6 +20,8 @@ class SentencePieceSide:
 
     def __init__(self, model: bytes) -> None:
         self._model = load_sentencepiece(model)
+        self.size: int = self._model.vocab_size()
+        self.unk_id: int = self._model.unk_id()
         self._gaps = [MASK] if self.id_of(MASK) is not None else []
         while self.id_of(sentinel(len(self.sentinels))) is not None:
             self._gaps.append(sentinel(len(self.sentinels)))
@@ -28,14 +30,6 @@ class SentencePieceSide:
     @property
     def sentinels(self) -> list[str]:
         return [gap for gap in self._gaps if gap != MASK]
-
-    @property
-    def size(self) -> int:
-        return self._model.vocab_size()
-
-    @property
-    def unk_id(self) -> int:
-        return self._model.unk_id()
 
     def id_of(self, piece: str) -> int | None:
         i = self._model.piece_to_id(piece)  # the unknown one for what it does not have

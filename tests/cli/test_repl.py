@@ -12,6 +12,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.translator import Translation, load
 from tests.cli.terminal import Terminal
 from tests.decoding.random_models import ending_model
+from tests.hub_server import HubServer
 from tests.tiny_directory import write_model
 
 pytestmark = pytest.mark.slow
@@ -117,6 +118,27 @@ def test_models_are_changed(prompt: Terminal, models: Path) -> None:
     assert prompt.answer(TEXT) == back
     assert prompt.answer(f":model {models / 'en-de'}") == str(models / "en-de")
     assert prompt.answer(TEXT).splitlines()[0] == here
+
+
+def test_a_model_of_the_hub_is_taken_by_name(
+    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = HubServer()
+    server.models["org/back"] = models / "de-en"
+    for name, value in {
+        "HF_ENDPOINT": server.url, "HF_HUB_OFFLINE": "0",
+        "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache"),
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    terminal = Terminal("translate", "--model", str(models / "en-de"), state=tmp_path)
+    terminal.wait_for(Terminal.PROMPT)
+    here, back = (load(models / name).translate(TEXT).text for name in ("en-de", "de-en"))
+    assert "no such model on the hub" in terminal.answer(":model org/nothing")
+    assert terminal.answer(TEXT).splitlines()[0] == here  # the old one is still there
+    assert terminal.answer(":model org/back").endswith("org/back")
+    server.stop()
+    assert terminal.answer(TEXT).splitlines()[0] == back
+    assert terminal.close() == 0
 
 
 def test_mistakes_are_one_sentence(prompt: Terminal) -> None:

@@ -57,3 +57,21 @@ def test_words_and_their_alignment() -> None:
     )
     assert align(attention, source, target) == [(0, 0), (1, 1), (2, 2)]
     assert align(np.zeros((4, 0)), [], target) == []
+
+
+def test_a_source_word_that_is_most_of_none_follows_where_it_counts_most() -> None:
+    """ "do not like": `mag` comes from "do" and `keinen` from "coffee", but from others as well."""
+    source, target = (
+        ["▁I", "▁do", "▁not", "▁like", "▁coffee"],
+        ["▁Ich", "▁mag", "▁kein", "en", "▁Kaffee"],
+    )
+    attention = np.array(
+        [
+            [0.9, 0.1, 0, 0, 0],
+            [0, 0.5, 0.1, 0.4, 0],
+            [0, 0, 0.3, 0.2, 0.5],
+            [0, 0, 0.2, 0.2, 0.6],
+            [0, 0, 0.2, 0, 0.8],
+        ]
+    )
+    assert align(attention, source, target) == [(0, 0), (1, 1), (3, 1), (4, 2), (2, 2), (4, 3)]
