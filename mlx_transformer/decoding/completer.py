@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, overload
 
@@ -93,7 +94,8 @@ class Completer(Writer):
         A greedy or sampled word is certain at once, a word of a beam when all hypotheses share it.
         """
         options = replace(options or self.defaults, **{**changes, "nbest": 1})
-        yield from self.stream_ids(self.prompt_ids(prompt), options)
+        source = self.prompt_ids(prompt)
+        yield from self.stream_ids(source, options, partial(self.text, source))
 
     def score(self, texts: Sequence[str]) -> list[Score]:
         """How probable each text is, given its first token: the start, where the model has one."""
@@ -104,7 +106,7 @@ class Completer(Writer):
         ids = [*self.tokenizer.frame.before, *self.tokenizer.encode_source(prompt)]
         return ids or [self.model.config.first_id]
 
-    def text(self, ids: Ids, source: Ids = ()) -> str:
+    def text(self, source: Ids, ids: Ids) -> str:
         """As it stands behind its prompt: a piece may begin with a space, or not"""
         before, whole = self.tokenizer.decode(source), self.tokenizer.decode([*source, *ids])
         return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(ids)
@@ -112,7 +114,7 @@ class Completer(Writer):
     def _completion(self, prompt: str, source: Ids, found: Hypothesis) -> Completion:
         return Completion(
             prompt=prompt,
-            text=self.text(found.ids, source),
+            text=self.text(source, found.ids),
             score=found.score,
             logp=found.logp,
             tokens=self.tokenizer.target_tokens(found.ids),

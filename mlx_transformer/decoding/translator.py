@@ -5,6 +5,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import partial
 from heapq import nlargest
 from itertools import chain
 from operator import itemgetter
@@ -52,6 +53,7 @@ class SourceSentence(NamedTuple):
     ids: Ids
     own: slice  # where in `ids` its text stands; around it are languages and the end
     start: Ids  # what its translation begins with: the target's language, where a model wants it
+    unknown: Sequence[str] = ()  # what of it has no piece, to be copied
 
 
 @dataclass
@@ -191,9 +193,10 @@ class Translator(Writer):
                 if place:
                     yield " "
                 whole = [*sentence.start, *begin]
-                found = yield from self.stream_ids(sentence.ids, options, whole)
+                text_of = partial(self.text, sentence)
+                found = yield from self.stream_ids(sentence.ids, options, text_of, whole)
                 if not found.complete:
-                    warn_of_cut(self.text(found.ids))
+                    warn_of_cut(text_of(found.ids))
                 begin = []
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
@@ -234,6 +237,7 @@ class Translator(Writer):
                 frame.source(ids, eos),
                 slice(before, before + len(ids)),
                 frame.start,
+                tokenizer.unknown(part) if tokenizer.source.unk_id in ids else (),
             )
             for part, ids in zip(parts, encoded, strict=True)
             if ids
@@ -245,9 +249,10 @@ class Translator(Writer):
         known = [i for i in ids if i != unknown]
         return any(token != WORD_START for token in self.tokenizer.source_tokens(known))
 
-    def text(self, ids: Ids, source: Ids = ()) -> str:
-        """Words of a sentence on one line, even if a model writes line feeds byte by byte"""
-        return self.tokenizer.decode(ids).replace("\n", " ").replace("\r", " ")
+    def text(self, source: SourceSentence, ids: Ids) -> str:
+        """A translated sentence on one line, even if a model writes line feeds byte by byte"""
+        text = self.tokenizer.decode(ids, source.unknown)
+        return text.replace("\n", " ").replace("\r", " ")
 
     def translation(
         self, plan: Plan, found: Sequence[Sequence[Hypothesis]], attention: bool
@@ -263,10 +268,10 @@ class Translator(Writer):
 
     def _joined(self, plan: Plan, parts: Sequence[Hypothesis], attention: bool) -> Translation:
         tokenizer, sentences = self.tokenizer, plan.sentences
-        texts = iter([self.text(part.ids) for part in parts])
+        pairs = list(zip(sentences, parts, strict=False))
+        texts = iter([self.text(each, part.ids) for each, part in pairs])
         lines = [" ".join(filter(None, (next(texts) for _ in line))) for line in plan.lines]
         source_tokens = [tokenizer.source_tokens(each.ids[each.own]) for each in sentences]
-        pairs = list(zip(sentences, parts, strict=False))
         tokens = [tokenizer.target_tokens(part.ids[len(each.start) :]) for each, part in pairs]
         maps, links = None, None
         if attention and parts:

@@ -1,6 +1,6 @@
 """What writes text token by token: the search behind a translator and a completer."""
 
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import ClassVar, Literal
 
 import mlx.core as mx
@@ -63,27 +63,24 @@ class Writer:
         return search
 
     def stream_ids(
-        self, source: Ids, options: SearchOptions, begin: Ids = ()
+        self, source: Ids, options: SearchOptions, text: Callable[[Ids], str], begin: Ids = ()
     ) -> Generator[str, None, Hypothesis]:
-        """Pieces of what is written as soon as they are certain; in the end, all of it"""
+        """Pieces of the text of what is written as soon as they are certain; in the end, all"""
         batch = SearchBatch(self.searching(options).step, [source], [begin])
         told = ""
         with device.side_by_side(1, options.width):
             while batch.open:
                 advance({0: batch})
                 if batch.open:
-                    whole = self.text_so_far(batch.certain([0])[0], source)
+                    whole = certain(text(batch.certain([0])[0]))
                 else:
-                    whole = self.text(batch.results[0][0].ids, source)
+                    whole = text(batch.results[0][0].ids)
                 if whole.startswith(told) and whole != told:
                     yield whole[len(told) :]
                     told = whole
         return batch.results[0][0]
 
-    def text_so_far(self, ids: Ids, source: Ids = ()) -> str:
-        """A character of several bytes is not there before its last byte."""
-        return self.text(ids, source).rstrip("\ufffd")
 
-    def text(self, ids: Ids, source: Ids = ()) -> str:
-        """What was written to this source."""
-        raise NotImplementedError
+def certain(text: str) -> str:
+    """A character of several bytes is not there before its last byte."""
+    return text.rstrip("\ufffd")

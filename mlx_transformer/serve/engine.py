@@ -20,6 +20,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Results, Search, advance
 from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.decoding.translator import Plan, SourceSentence, Translation, Translator
+from mlx_transformer.decoding.writer import certain
 from mlx_transformer.serve.metrics import Metrics
 
 MOST_BATCHES = 4
@@ -159,9 +160,10 @@ class Running:
     def _tell(self) -> None:
         watched = {n: unit for n, unit in self.open.items() if unit.request.watcher}
         for number, ids in self.batch.certain(list(watched)).items():
-            request, sentence = watched[number].request, watched[number].number
-            assert request.watcher is not None
-            request.watcher.grew(sentence, request.translator.text_so_far(ids))
+            unit = watched[number]
+            assert unit.request.watcher is not None
+            text = unit.request.translator.text(unit.sentence, ids)
+            unit.request.watcher.grew(unit.number, certain(text))
 
 
 class Engine:

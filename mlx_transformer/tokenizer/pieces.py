@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from mlx_transformer.tokenizer.sides import WORD_START, NumberedPieces, load_sentencepiece, splitter
 
 MASK = "<mask>"
+UNKNOWN = " ⁇ "  # how SentencePiece writes what it has no piece for
 
 
 def sentinel(n: int) -> str:
@@ -43,6 +44,11 @@ class SentencePieceSide:
 
     def _part(self, text: str) -> list[int]:
         return [self._model.piece_to_id(text)] if text in self._gaps else self._model.encode(text)
+
+    def unknown(self, text: str) -> list[str]:
+        """What of a text there is no piece for, as it stands there"""
+        pieces = self._model.encode(text, out_type=str)
+        return [piece for piece in pieces if self._model.piece_to_id(piece) == self.unk_id]
 
     def decode(self, ids: Iterable[int]) -> str:
         return self._model.decode([int(i) for i in ids if 0 <= i < self.size])

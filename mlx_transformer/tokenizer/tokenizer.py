@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer.languages import find_language
+from mlx_transformer.tokenizer.pieces import UNKNOWN, SentencePieceSide
 from mlx_transformer.tokenizer.sides import Side
 from mlx_transformer.tokenizer.tags import Frame, OneWay, Tags
 
@@ -89,11 +90,22 @@ class Tokenizer:
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self.target.encode([_well_formed(text) for text in texts])
 
+    def unknown(self, text: str) -> list[str]:
+        """What of a source text SentencePiece has no piece for: `decode` can copy it."""
+        side = self.source
+        return side.unknown(_well_formed(text)) if isinstance(side, SentencePieceSide) else []
+
     # Ids to text
 
-    def decode(self, ids: Iterable[int]) -> str:
-        """Target ids to text; pad, start, end and ids outside the vocabulary are skipped."""
-        return self.target.decode(ids)
+    def decode(self, ids: Iterable[int], unknown: Iterable[str] = ()) -> str:
+        """Target ids to text; pad, start, end and ids outside the vocabulary are skipped.
+
+        Unknown pieces are written as those of the source, one after the other.
+        """
+        text = self.target.decode(ids)
+        for piece in unknown:
+            text = text.replace(UNKNOWN, piece, 1)
+        return text
 
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         return [self.target.decode(ids) for ids in batch]

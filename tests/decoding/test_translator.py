@@ -111,6 +111,15 @@ def test_a_whole_line_is_one_sentence(translator: Translator) -> None:
     assert "".join(translator.stream(line, whole_lines=True)) == whole.text
 
 
+@pytest.mark.parametrize("options", [SearchOptions(beam=1), SearchOptions()])
+def test_what_has_no_piece_is_copied(options: SearchOptions) -> None:
+    text = "I ❤️ Berlin 😀. My address is tom@tom.de.\nI live in 東京."
+    shipped = load()
+    found = shipped.translate(text, options).text
+    assert [c for c in found if c in "❤️😀@東京⁇"] == [*"❤️😀@東京"]
+    assert "".join(shipped.stream(text, options)) == found
+
+
 def test_what_reaches_the_limit_is_said(tmp_path: Path) -> None:
     never_ending = load(write_model(tmp_path, eos_bias=-1e9))
     with pytest.warns(UserWarning, match="reached its length limit"):
