@@ -96,17 +96,18 @@ def _in_both(pattern: re.Pattern[str], source: str, target: str) -> list[str]:
     return [word for word in dict.fromkeys(pattern.findall(source)) if word in found]
 
 
-def lower_case(pair: TextPair, before: TextPair) -> TextPair:
-    """A source typed in haste, its translation as it should be."""
-    return pair[0].lower(), pair[1]
-
-
 def unfinished(pair: TextPair, before: TextPair) -> TextPair:
     """Both without their full stop."""
     source, target = (side.rstrip() for side in pair)
     if source[-1:] in SENTENCE_ENDS and target[-1:] in SENTENCE_ENDS:
         return source[:-1], target[:-1]
     return pair
+
+
+def in_haste(pair: TextPair, before: TextPair) -> TextPair:
+    """A source typed without capitals and full stop; the translation keeps its capitals."""
+    source, target = unfinished(pair, before)
+    return source.lower(), target
 
 
 def capitals(pair: TextPair, before: TextPair) -> TextPair:
@@ -120,5 +121,5 @@ def joined(pair: TextPair, before: TextPair) -> TextPair:
 
 # Full stops are left out far more often than whole lines are typed in capitals.
 VARIANTS: tuple[Callable[[TextPair, TextPair], TextPair], ...] = (
-    unfinished, joined, unfinished, lower_case, joined, unfinished, capitals,
+    unfinished, joined, unfinished, in_haste, joined, in_haste, capitals,
 )  # fmt: skip
