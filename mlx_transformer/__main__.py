@@ -48,7 +48,7 @@ def main(argv: list[str] | None = None) -> int:
     if sys.stdout is None:
         return _say("standard output is closed: open it, or send it to a file", 1)
     verb = next((arg for arg in args if not arg.startswith("-")), None)
-    if verb is None or not args or args[0] != verb:
+    if verb is None or args[0] != verb:
         return _without_verb(args)
     if verb not in VERBS:
         return _say(_unknown(verb), 2)
@@ -130,7 +130,7 @@ def _run(module: ModuleType, args: argparse.Namespace) -> int:
             sys.stdout.flush()  # here its failure is a sentence
         return status
     except BrokenPipeError:
-        # The reader (`| head`) has enough. Point stdout elsewhere so that exit stays silent.
+        # The reader (`| head`) has enough. Forget stdout, so that Python does not flush it at exit.
         sys.stdout = None
         return 1
     except KeyboardInterrupt:

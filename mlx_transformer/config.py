@@ -17,8 +17,8 @@ from mlx_transformer.inputs.checks import at_least, below_one, must_be, nearest,
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
 
-# Of config.json and of checkpoints; a file that names none is of version 1. Raise it when files
-# mean something else than before, and go on reading the old ones.
+# Of config.json and of checkpoints; a file that names none is of version 1. Raise it only if an
+# older program would misread new files, and go on reading the old ones.
 FORMAT_VERSION = 1
 
 Norm = Literal["post", "pre"]
@@ -257,8 +257,8 @@ def check_format(version: object) -> None:
         )
 
 
-# Every row of Table 3 under its letter, by what differs from `base`; and two sizes for CPUs and
-# tests. Head sizes that are not named are d_model / h.
+# Every row of Table 3 under its letter, by what differs from `base`; then sizes for CPUs and tests.
+# Head sizes that are not named are d_model / h.
 PRESETS: dict[str, dict[str, Any]] = {
     "base": {},
     "big": {"d_model": 1024, "d_ff": 4096, "h": 16, "dropout": 0.3},

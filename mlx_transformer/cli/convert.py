@@ -3,19 +3,20 @@
 import argparse
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from mlx_transformer.cli.failures import sentence
 from mlx_transformer.cli.opening import download_bar
 from mlx_transformer.cli.output import note, show, tell
 from mlx_transformer.cli.searching import notes
+from mlx_transformer.config import Activation
 from mlx_transformer.convert.conversion import Listing, Report, convert, list_keys
 from mlx_transformer.convert.families import FAMILIES
 from mlx_transformer.convert.family import Options
-from mlx_transformer.convert.mapping import FLOATS
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.hub import checkpoint_of, upload
 from mlx_transformer.inputs.printable import printable
+from mlx_transformer.inputs.untrusted import FLOATS
 
 EPILOG = """\
 examples:
@@ -80,7 +81,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     own.add_argument("--heads", dest="h", type=int, metavar="N", help="number of attention heads")
     own.add_argument("--norm", choices=("pre", "post"), help="norms before or after each sublayer")
     own.add_argument("--norm-eps", type=float, metavar="X", help="epsilon of the norms")
-    own.add_argument("--activation", choices=("relu", "gelu", "gelu_tanh", "swish"))
+    own.add_argument("--activation", choices=get_args(Activation))
     own.add_argument(
         "--no-embedding-scale",
         dest="scale_embedding",

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlx_transformer.cli.lines import STDIN, Lines, check_files, standard_input
+from mlx_transformer.cli.lines import STDIN, Lines, standard_input
 from mlx_transformer.cli.opening import add_model_flags, open_text_encoder
 from mlx_transformer.cli.output import show, to_json
 from mlx_transformer.errors import InputError
@@ -64,7 +64,6 @@ def texts_of(args: argparse.Namespace) -> list[str]:
     source = args.input or (STDIN if args.text in ([], [STDIN]) else None)
     if source == STDIN and standard_input().isatty():
         raise InputError("give a text, --input FILE or a pipe")
-    check_files(source, None)
     texts = args.text if source is None else list(Lines(source))
     if len(texts) < (2 if args.compare else 1):
         raise InputError("--compare needs two texts" if args.compare else "there is no text")

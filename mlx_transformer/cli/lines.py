@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, TextIO
 
+from mlx_transformer.cli.output import tell
 from mlx_transformer.errors import InputError
 
 STDIN = "-"
@@ -18,25 +19,31 @@ def standard_input() -> TextIO:
     return sys.stdin
 
 
-def check_files(source: str | None, target: str | None) -> None:
-    """Before a model is loaded, and before the output is emptied"""
-    if source is None or source == STDIN:
+def check_files(text: str | None, output: str | None) -> None:
+    """There is a text file, and the output is another one.
+
+    To be asked before a model is loaded, and before the output is emptied.
+    """
+    if text is None or text == STDIN:
         return
-    if not Path(source).exists():
-        raise InputError(f"no file {source}")
-    if target is not None and Path(target).exists() and Path(target).samefile(source):
-        raise InputError(f"--output {target} is the input: name another file")
+    if not Path(text).exists():
+        raise InputError(f"no file {text}")
+    if Path(text).is_dir():
+        raise InputError(f"{text} is a folder: name a text file in it")
+    if output is not None and Path(output).exists() and Path(output).samefile(text):
+        raise InputError(f"--output {output} is the input: name another file")
 
 
 class Lines:
     """The lines of a file or of standard input (`-`), in blocks as they arrive.
 
-    Bytes that are not UTF-8 become U+FFFD; `invalid` counts the lines that had such bytes.
+    Bytes that are not UTF-8 become U+FFFD; how many lines had such bytes is said in the end.
     """
 
     def __init__(self, path: str) -> None:
+        check_files(path, None)
         self.path = path
-        self.invalid = 0
+        self._invalid = 0
 
     def __iter__(self) -> Iterator[str]:
         for block in self.blocks():
@@ -51,11 +58,16 @@ class Lines:
 
     def blocks(self) -> Iterator[list[str]]:
         """What there is to read at a time: a pipe that is written line by line is read so."""
-        if self.path == STDIN:
-            yield from self._blocks(standard_input().buffer)
-        else:
-            with Path(self.path).open("rb") as file:
-                yield from self._blocks(file)
+        try:
+            if self.path == STDIN:
+                yield from self._blocks(standard_input().buffer)
+            else:
+                with Path(self.path).open("rb") as file:
+                    yield from self._blocks(file)
+        finally:
+            if self._invalid:
+                count = "1 line was" if self._invalid == 1 else f"{self._invalid:,} lines were"
+                tell(f"{count} not UTF-8; bad bytes were replaced")
 
     def _blocks(self, file: BinaryIO) -> Iterator[list[str]]:
         rest, first = b"", True
@@ -80,5 +92,5 @@ class Lines:
         try:
             return line.decode("utf-8").removesuffix("\r")
         except UnicodeDecodeError:
-            self.invalid += 1
+            self._invalid += 1
             return line.decode("utf-8", "replace").removesuffix("\r")

@@ -122,8 +122,6 @@ def work_on_lines(
                     if progress is not None:
                         progress.update()
     finally:
-        if lines.invalid:
-            tell(f"{lines.invalid:,} lines were not UTF-8; their bad bytes were replaced")
         tell(str(meter))
 
 

@@ -99,6 +99,8 @@ class Checkpoint:
 
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint file, an index of shards, or a directory that holds one of them."""
+    if not path.exists():
+        raise InputError(f"there is no file or folder {path}")
     with naming(path):
         file = _weights_in(path) if path.is_dir() else path
         tensors, metadata = _read_file(file)

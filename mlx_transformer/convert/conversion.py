@@ -12,11 +12,12 @@ from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.families import find_family
 from mlx_transformer.convert.family import Options
-from mlx_transformer.convert.mapping import FLOATS, make, stored_dtype
+from mlx_transformer.convert.mapping import make, stored_dtype
 from mlx_transformer.convert.plan import ConversionPlan, make_plan, uses
 from mlx_transformer.convert.quantize import quantize_directory
 from mlx_transformer.convert.safetensors_file import NewTensor, write_safetensors
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.untrusted import FLOATS
 from mlx_transformer.storage import built_aside, is_model_directory
 from mlx_transformer.tokenizer import check_belongs, load_tokenizer
 

@@ -113,6 +113,7 @@ def choose(rules: Mapping[str, list[Rule]], tensors: Tensors) -> dict[str, Rule]
     chosen: dict[str, Rule] = {}
     for name, alternatives in rules.items():
         for rule in alternatives:
+            # ZEROS, a rule without keys, stands in for a bias only.
             if all(key in tensors for key in rule.used) and (rule.keys or name.endswith("bias")):
                 chosen[name] = rule
                 break
@@ -166,7 +167,7 @@ def _sum(rule: Rule, tensors: Tensors) -> np.ndarray:
 
 
 def _piece(rule: Rule, tensor: Tensor, dtype: str) -> np.ndarray:
-    values, source = tensor.numpy(), tensor.dtype
+    values, stored = tensor.numpy(), tensor.dtype
     values = values.reshape(squeezed(values.shape))
     if rule.transpose:
         values = values.T
@@ -175,9 +176,9 @@ def _piece(rule: Rule, tensor: Tensor, dtype: str) -> np.ndarray:
         size = len(values) // of
         values = values[first * size : last * size]
     if rule.scale is not None:
-        values, source = cast(values, source, "float32"), "float32"
+        values, stored = cast(values, stored, "float32"), "float32"
         values = values * np.float32(rule.scale(values.shape[-1]))
-    values = cast(values, source, dtype)
+    values = cast(values, stored, dtype)
     if rule.extra is not None:
         rows = np.full((rule.extra_rows, *values.shape[1:]), rule.extra, np.float32)
         values = np.concatenate([values, cast(rows, "float32", dtype)])

@@ -75,7 +75,7 @@ class Reference:
             return table.reshape(-1, d)
         last = d / 2 - 1 if self.config.position_divisor_minus_one else d / 2
         rates = 10_000 ** (-torch.arange(d // 2, dtype=torch.float64) / last)
-        angles = torch.arange(self.config.max_length + 2)[:, None] * rates
+        angles = torch.arange(self.config.max_length + self.names.first_position)[:, None] * rates
         waves = (angles.sin(), angles.cos())
         if self.config.position_layout == "halves":
             return torch.cat(waves, dim=1).float()
@@ -133,8 +133,9 @@ class Reference:
     def norm(self, names: str, x: Tensor) -> Tensor:
         """The norm of that name; x itself where the checkpoint has none."""
         scale, shift = (self.find(names, kind) for kind in ("weight", "bias"))
-        if scale is None or shift is None:
+        if scale is None:
             return x
+        shift = torch.zeros_like(scale) if shift is None else shift
         if self.names.unbiased_norm:
             deviation = x.std(dim=-1, keepdim=True) + 1e-6
             return scale * (x - x.mean(dim=-1, keepdim=True)) / deviation + shift

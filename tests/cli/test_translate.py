@@ -88,7 +88,7 @@ def test_nasty_lines_are_lines(
     assert main(["translate", "--model", str(model), "--max-tokens", "5"]) == 0
     shown = capsys.readouterr()
     assert len(shown.out.split("\n")) == len(NASTY) + 1
-    assert "1 lines were not UTF-8" in shown.err
+    assert "1 line was not UTF-8" in shown.err
     assert "and was translated in parts" in shown.err
     assert "Traceback" not in shown.err
 
@@ -146,7 +146,7 @@ def test_sampling_repeats_with_its_seed(model: Path, capsys: pytest.CaptureFixtu
         (["--input", "/etc/hostname", "x"], 2, "give a text or --input FILE, not both"),
         (["--input", "/etc/hostname", "--output", "/etc/hostname"], 2, "is the input"),
         (["--output", "/nowhere/x", "x"], 1, "No such file or directory: /nowhere/x"),
-        (["--input", "/etc"], 1, "Is a directory: /etc"),
+        (["--input", "/etc"], 2, "/etc is a folder: name a text file in it"),
     ],
 )
 def test_mistakes_are_one_sentence(

@@ -65,7 +65,7 @@ def test_list(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "status", "words"),
     [
-        (["missing.pt", "out"], 1, "No such file or directory: missing.pt"),
+        (["missing.pt", "out"], 2, "there is no file or folder missing.pt"),
         ([], 2, "Name the model directory"),
         (["out"], 2, "(see --heads and --pad-id and --start-id and --eos-id)"),
         (["out", "--family", "fairseq"], 2, "is not a fairseq Transformer: no key ends in"),
