@@ -61,6 +61,12 @@ class Head:
     def mean(self) -> float:
         return float(np.mean(self.weights))
 
+    @property
+    def verdict(self) -> str:
+        if self.mean > 2 * self.even:
+            return "does it best"
+        return "comes closest, and that is not close: a model of this size has no such head"
+
     def view(self, word: str | None = None) -> View:
         return View(("encoder",), (self.layer,), (self.head,), word, lines=True)
 
@@ -118,7 +124,7 @@ def report(translator: Translator) -> tuple[str, dict[str, tuple[Attention, View
         drawn[name] = attentions[0], found.view(word)
         lines += [
             f"**Figure {number}, {title}.** Of the encoder's {found.among} heads, head "
-            f"{found.head} of layer {found.layer} does it best:",
+            f"{found.head} of layer {found.layer} {found.verdict}:",
             "",
             f"![What {word!r} looks at]({PICTURES.name}/{name}.png)",
             "",
