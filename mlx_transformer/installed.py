@@ -129,6 +129,7 @@ def route(source: str | None, target: str | None) -> list[Leg]:
         if _is_among(source, first.sources)
         for middle in first.targets
         if (second := direct(middle, target)) and not _is_among(middle, [source])
+        if not _is_among(source, [target])  # nothing is translated there and back
     ]
     return min(ways, key=lambda legs: not _is_among("en", [str(legs[0].target)]), default=[])
 

@@ -29,6 +29,7 @@ _INLINE = {
     *("i", "ins", "label", "mark", "q", "s", "small", "span", "strike", "strong", "sub", "sup"),
     *("time", "tt", "u"),
 }
+_PUNCTUATION = (*".,;:!?",)
 _VOID = {"img", "input", "wbr"}  # those that stand within a sentence
 _CODE = {"code", "kbd", "samp", "var"}  # kept as it is, within a sentence
 # Elements within elements; what is opened deeper inside stays where it is, but holds no words.
@@ -46,6 +47,7 @@ class Node:
     end: int
     children: list["Node"] = field(default_factory=list)
     needs: int = 0  # words, so that neither it nor a child that has text becomes empty
+    is_word: bool = False  # it is read like a word: a space goes between it and its neighbour
     # It begins or ends beside punctuation of the same word, which stays outside.
     inside_first: bool = False
     inside_last: bool = False
@@ -67,24 +69,33 @@ class Passage:
         self.words += len(text.split()) - self._within_word
         self.text = self.text[:-1] + (text if self.text else text.lstrip())
 
-    def add_point(self, raw: str) -> None:
+    def add_point(self, raw: str) -> Node:
         self.raw += raw
-        self._children.append(Node(raw, "", self.words, self.words))
+        node = Node(raw, "", self.words, self.words)
+        self._children.append(node)
+        return node
+
+    def add_word(self, raw: str, behind: str) -> None:
+        """An element that is read and not translated, and the character behind it"""
+        within_word = self._within_word and not behind.isspace()
+        node = self.add_point(raw)
+        node.is_word, node.inside_last = not within_word, behind in _PUNCTUATION
 
     def open(self, raw: str) -> None:
         if len(self._open) > _DEEPEST:
-            return self.add_point(raw)
+            self.add_point(raw)
+            return
         self.raw += raw
         node = Node(raw, "", self.words, self.words)
         self._children.append(node)
         self._open.append((node, len(self.text.rstrip())))
-        return None
 
     def close(self, raw: str, name: str) -> None:
         """Matches the tag opened last; one that matches nothing is a point."""
         node, before = self._open[-1]
         if len(self._open) == 1 or not re.match(rf"<{re.escape(name)}\b", node.opening, re.I):
-            return self.add_point(raw)
+            self.add_point(raw)
+            return
         self.raw += raw
         node.closing = raw
         self._open.pop()
@@ -94,7 +105,6 @@ class Passage:
             node.start, node.end = node.start - node.inside_first, self.words
             node.inside_last = self.text[-1].isalnum()
             node.needs = max(1, sum(child.needs for child in node.children))
-        return None
 
     def finish(self) -> None:
         """What was opened and not closed here becomes points, and its children its neighbours."""
@@ -152,7 +162,7 @@ def _parts(page: str) -> Iterator[str | Passage]:
             place = _end_of(page, name, place)
             raw = page[tag.start() : place]
             if name in _INLINE | _CODE:
-                passage.add_point(raw)
+                passage.add_word(raw, page[place : place + 1])
                 continue
         elif name in _VOID or raw.startswith("<!--"):
             passage.add_point(raw)
@@ -221,15 +231,23 @@ class Written:
             start, end = self._characters(node, first, last)
             start = min(max(start, written), limits[1])
             end = min(max(end, start), limits[1])
-            inner = self.around(node.children, (first, last), (start, end))
-            out += self._escaped(written, start) + node.opening + inner + node.closing
+            inner = node.opening + self.around(node.children, (first, last), (start, end))
+            out += self._escaped(written, start) + self._spaced(node, inner + node.closing, start)
             written = end
         return out + self._escaped(written, limits[1])
+
+    def _spaced(self, node: Node, written: str, start: int) -> str:
+        if not node.is_word:
+            return written
+        before = " " if self.text[:start][-1:] not in ("", " ") else ""
+        return before + written + (" " if self.text[start : start + 1].isalnum() else "")
 
     def _characters(self, node: Node, first: int, last: int) -> Span:
         """From where to where in the text a node goes that is around words [first, last)"""
         if first == last:
             start = self.spans[first][0] if first < len(self.spans) else len(self.text)
+            if start == len(self.text) and node.is_word and node.inside_last:
+                start = len(self.text.rstrip("".join(_PUNCTUATION)))
             return start, start
         start, first_end = self.spans[first]
         last_start, end = self.spans[last - 1]

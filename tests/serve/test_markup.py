@@ -74,7 +74,17 @@ def render(page: str, text: str, links: Links) -> str:
         # closed without having been opened, opened without being closed
         ("x</b> y", "X Y", [0, 1], "X </b>Y"),
         ("x <b>y", "X Y", [0, 1], "X <b>Y"),
-        ("run <code>a  b</code> now", "Führe aus", [0, 1], "Führe <code>a  b</code>aus"),
+        ("run <code>a  b</code> now", "Führe aus", [0, 1], "Führe <code>a  b</code> aus"),
+        (
+            "run <kbd>a</kbd> <var>b</var> now",
+            "Führe aus",
+            [0, 1],
+            "Führe <kbd>a</kbd> <var>b</var> aus",
+        ),
+        ("now run <code>a</code> .", "Führe aus .", [1, 0, 2], "Führe aus <code>a</code>."),
+        ("now run <code>a</code>.", "Führe aus.", [1, 0], "Führe aus <code>a</code>."),
+        ("run: <code>a</code>", "Führe aus:", [0, 0], "Führe aus: <code>a</code>"),
+        ("un<code>a</code>able", "unfähig", [0], "unfähig<code>a</code>"),
     ],
 )
 def test_inline_tags_follow_their_words(page, text, links, wanted):
