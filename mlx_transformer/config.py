@@ -294,7 +294,8 @@ def preset(name: str, **overrides: Any) -> ModelConfig:
     """
     if name not in PRESETS:
         known = list(PRESETS)
-        raise InputError(f"unknown preset {name!r}{nearest(name, known)} Known: {', '.join(known)}")
+        near = nearest(name, known) or "."
+        raise InputError(f"unknown preset {name!r}{near} Known: {', '.join(known)}")
     values = PRESETS[name]
     if {"d_model", "h"} & overrides.keys():
         values = {key: value for key, value in values.items() if key != "d_k"}

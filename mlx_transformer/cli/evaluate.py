@@ -42,7 +42,9 @@ def run(args: argparse.Namespace) -> None:
         raise InputError("give --source FILE to translate, or --hypothesis FILE to compare")
     given = args.source or args.hypothesis
     lines, references = list(Lines(given)), list(Lines(args.reference))
-    if len(lines) != len(references) or not lines:
+    if not references:
+        raise InputError(f"{args.reference} is empty")
+    if len(lines) != len(references):
         raise InputError(
             f"{given} has {len(lines):,} lines and {args.reference} {len(references):,}: "
             "line n of one must belong to line n of the other"

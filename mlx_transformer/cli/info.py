@@ -1,4 +1,4 @@
-"""`mlx-transformer info`: the configuration and size of a preset or a model directory."""
+"""`mlx-transformer info`: the configuration and size of a preset, a recipe or a model."""
 
 import argparse
 from pathlib import Path
@@ -6,17 +6,18 @@ from typing import Any
 
 from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show, to_json
-from mlx_transformer.config import PRESETS, preset
+from mlx_transformer.config import PRESETS, ModelConfig, preset
 from mlx_transformer.decoding.options import differing, model_options
 from mlx_transformer.errors import InputError
 from mlx_transformer.hub import languages_of
+from mlx_transformer.recipes import load_recipe, shipped_recipes
 from mlx_transformer.storage import count_parameters, load_model, named_parameters
 from mlx_transformer.tokenizer.languages import language_name
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Show the configuration and size of a preset or a model directory, or what memory the "
+        "Show the configuration and size of a preset, a recipe or a model, or what memory the "
         "training of a recipe takes."
     )
     parser.epilog = (
@@ -75,8 +76,17 @@ def _facts(name: str, vocab_size: int | None) -> dict[str, Any]:
         if vocab_size is not None:
             raise InputError(f"--vocab-size is for presets; the vocabulary of {name} is fixed")
         return _facts_of_directory(directory)
-    config = preset(name, **({} if vocab_size is None else {"vocab_size": vocab_size}))
+    config = _planned(name, vocab_size)
     return {"config": config.to_dict(), "parameters": count_parameters(config)}
+
+
+def _planned(name: str, vocab_size: int | None) -> ModelConfig:
+    """Of a preset or a recipe, with a vocabulary of this size instead of its own."""
+    if name in PRESETS or name not in shipped_recipes():
+        return preset(name, **({} if vocab_size is None else {"vocab_size": vocab_size}))
+    recipe = load_recipe(name)
+    size = vocab_size or recipe.tokenizer.vocab_size
+    return recipe.model_config(size, size)
 
 
 def _facts_of_directory(directory: Path) -> dict[str, Any]:
@@ -94,7 +104,6 @@ def _facts_of_directory(directory: Path) -> dict[str, Any]:
 
 def _show_memory(recipe_name: str, *, as_json: bool) -> None:
     """How the recipe's training fits into the memory that Macs have."""
-    from mlx_transformer.recipes import load_recipe
     from mlx_transformer.training.memory import plans_for_macs
 
     recipe = load_recipe(recipe_name)

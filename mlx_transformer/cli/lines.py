@@ -19,6 +19,14 @@ def standard_input() -> TextIO:
     return sys.stdin
 
 
+def is_file(text: str) -> bool:
+    """Whether somebody may have meant a file; a long text is no name at all."""
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):
+        return False
+
+
 def check_files(text: str | None, output: str | None) -> None:
     """There is a text file, and the output is another one.
 

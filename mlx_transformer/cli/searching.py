@@ -46,7 +46,8 @@ def add_search_flags(parser: argparse.ArgumentParser, *, with_source: bool = Tru
     add("--top-k", type=int, metavar="K", help="for --sample: among the K most probable words")
     add("--top-p", type=float, metavar="P", help="for --sample: among the top P of probability")
     add("--seed", type=int, metavar="N", help="for --sample (default 0)")
-    add("--max-tokens", type=int, metavar="N", help="length limit (default: source + 50)")
+    limit = "source + 50" if with_source else "50"
+    add("--max-tokens", type=int, metavar="N", help=f"length limit (default: {limit})")
     add("--min-tokens", type=int, metavar="N", help="no translation ends before (default 0)")
     add("--no-repeat-ngram", type=int, metavar="N", help="no N tokens in a row come twice")
     if with_source:

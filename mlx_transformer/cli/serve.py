@@ -140,7 +140,7 @@ def models_of(given: list[str]) -> list[Model]:
         named = re.fullmatch(r"([a-z]{2,3})-([a-z]{2,3})=(.+)", each)
         model = Path(named[3] if named else each)
         directory = model_directory(model)
-        languages = (named[1], named[2]) if named else languages_of(directory, model.name)
+        languages = (named[1], named[2]) if named else languages_of(directory, model)
         found.append((directory, languages))
     return found
 
@@ -199,6 +199,7 @@ def logger(what: str | None) -> "Log | None":
         return None
 
     def log(line: str, body: bytes) -> None:
+        body = re.sub(rb"""(api_key["']?\s*[=:]\s*["']?)[^"'&,}]*""", rb"\1...", body)
         text = f" {body.decode('utf-8', 'replace')!r}" if what == "text" and body else ""
         note(line + text)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from mlx_transformer.cli.failures import naming_output
-from mlx_transformer.cli.lines import STDIN, Lines, check_files, standard_input
+from mlx_transformer.cli.lines import STDIN, Lines, check_files, is_file, standard_input
 from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
 from mlx_transformer.cli.output import tell, to_json
 from mlx_transformer.cli.searching import (
@@ -76,6 +76,8 @@ def run(args: argparse.Namespace) -> None:
     options = options_of(args, translator.defaults)
     with output(args.output) as out:
         if source is None:
+            if is_file(args.text):
+                tell(f"{args.text} is taken as text; --input {args.text} translates the file")
             text = args.text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             warn_of_long([text])
             with notes():

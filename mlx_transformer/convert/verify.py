@@ -13,7 +13,7 @@ from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.families import find_family
 from mlx_transformer.convert.family import Family, Logits, Options, Source
-from mlx_transformer.convert.plan import REQUIRED
+from mlx_transformer.convert.plan import REQUIRED, uses
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import load_model, named_parameters
 from mlx_transformer.tokenizer import load_tokenizer
@@ -171,9 +171,18 @@ def assumptions(family: Family, source: Source, config: ModelConfig) -> dict[str
     said, options = family.settings(source), source.options
     told = {name: value for name, value in config.to_dict().items() if name in options.settings}
     unseen = {name: getattr(config, name) for name in UNSEEN if name not in said}
+    if _positions_unsaid(family, source, config):
+        unseen["positions"] = f"{config.positions}, {config.position_layout}"
     keys = {name: getattr(options, name) for name in OWN_KEYS if getattr(options, name)}
     renames = {f"the name {new} for": old for old, new in options.renames}
     return {**unseen, **told, **keys, **renames}
+
+
+def _positions_unsaid(family: Family, source: Source, config: ModelConfig) -> bool:
+    """A formula that neither a table in the file nor its family tells"""
+    if config.positions != "sinusoidal" or "position_layout" in family.settings(source):
+        return False
+    return not any("embedding.positions" in use for use in uses(family, source).values())
 
 
 def _precision(directory: Path) -> str:

@@ -27,6 +27,8 @@ from mlx_transformer.tokenizer import Tokenizer, sentencepiece_tokenizer, text_t
 FORMAT = 1  # of a prepared directory; another number is prepared again
 CHUNK = 10_000  # pairs held in memory at once
 LEARN = "learn the vocabulary"
+NOT_UTF8 = "invalid UTF-8"
+MOST_NOT_UTF8 = 0.05  # of the training pairs: more means another encoding, not a bad line
 
 # Called with what is being done, how many pairs are done, and of how many.
 TellPairs = Callable[[str, int, int], None]
@@ -81,11 +83,21 @@ def prepare(
             if text.count
         }
         report = PreparationReport(tokenizer.source_vocab_size, tokenizer.target_vocab_size, splits)
-        if splits["train"].pairs == 0:
-            reasons = ", ".join(f"{n} {reason}" for reason, n in splits["train"].dropped.items())
-            raise InputError(f"no training pair is left: {reasons}")
+        _check_training(splits["train"])
         _write_manifest(aside, recipe.data, tokenizer, fingerprint, report)
     return report
+
+
+def _check_training(found: SplitReport) -> None:
+    dropped = found.dropped
+    if (bad := dropped.get(NOT_UTF8, 0)) > MOST_NOT_UTF8 * (found.pairs + sum(dropped.values())):
+        raise InputError(
+            f"{bad:,} training pairs are not UTF-8 ({found.invalid_lines[0]}): convert the text, "
+            "from Latin-1 by `iconv -f LATIN1 -t UTF-8`"
+        )
+    if found.pairs == 0:
+        reasons = ", ".join(f"{n} {reason}" for reason, n in dropped.items())
+        raise InputError(f"no training pair is left: {reasons}")
 
 
 def prepared(directory: Path) -> PreparationReport | None:
@@ -181,7 +193,7 @@ class _Filter:
                 else:
                     self.dropped["empty"] += 1
             else:
-                self.dropped["invalid UTF-8"] += 1
+                self.dropped[NOT_UTF8] += 1
                 self.invalid_lines += [str(x) for x in (source, target) if isinstance(x, BadLine)]
         del self.invalid_lines[20:]
         return kept

@@ -66,9 +66,9 @@ def fits(route: list[ServedModel] | None, legs: range) -> bool:
     return route is not None and len(route) in legs
 
 
-def languages_of(directory: Path, name: str) -> tuple[str, str]:
-    """The languages of a model, from its name, its tokenizer or else its card."""
-    found = pair_of(name) or pair_of(directory.resolve().name)
+def languages_of(directory: Path, given: Path) -> tuple[str, str]:
+    """The languages of a model, from the name it was given by, its tokenizer or else its card."""
+    found = pair_of(given.name) or pair_of(directory.resolve().name)
     sources, targets = hub.languages_of(directory)
     if found is None and len(sources) == len(targets) == 1:
         found = sources[0], targets[0]
@@ -77,5 +77,5 @@ def languages_of(directory: Path, name: str) -> tuple[str, str]:
         line = _CARD.search(card.read_text(encoding="utf-8", errors="replace"))
         found = (line[1], line[2]) if line else None
     if found is None:
-        raise InputError(f"the languages of {name} are not known: name them, as in en-de={name}")
+        raise InputError(f"the languages of {given} are not known: name them, as in en-de={given}")
     return found

@@ -13,6 +13,7 @@ from mlx_transformer.tokenizer.loading import (
     load_tokenizer,
     sentencepiece_tokenizer,
     text_tokenizer,
+    with_languages,
 )
 from mlx_transformer.tokenizer.sides import WORD_START, Side
 from mlx_transformer.tokenizer.tags import Frame
@@ -27,4 +28,5 @@ __all__ = [
     "load_tokenizer",
     "sentencepiece_tokenizer",
     "text_tokenizer",
+    "with_languages",
 ]

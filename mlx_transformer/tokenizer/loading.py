@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from mlx_transformer.config import ModelConfig
@@ -82,6 +83,20 @@ def text_tokenizer(model: bytes, before: tuple[int, ...]) -> Tokenizer:
     settings = json.dumps({"frame": {"before": list(before)}}).encode()
     files = {**plain.files, SETTINGS: settings}
     return Tokenizer(plain.source, plain.target, files, OneWay(Frame(before=before)))
+
+
+def with_languages(tokenizer: Tokenizer, source: str, target: str) -> Tokenizer:
+    """The same tokenizer; where a model has one direction, its files say which.
+
+    Names that are no languages, as those of invented tasks, are not told.
+    """
+    if not isinstance(tokenizer.tags, OneWay) or pair_of(f"{source}-{target}") is None:
+        return tokenizer
+    settings = json.loads(tokenizer.files.get(SETTINGS, b"{}"))
+    settings |= {"source_lang": source, "target_lang": target}
+    files = {**tokenizer.files, SETTINGS: json.dumps(settings, indent=2).encode()}
+    tags = replace(tokenizer.tags, sources=(source,), targets=(target,))
+    return Tokenizer(tokenizer.source, tokenizer.target, files, tags)
 
 
 def _load_sentencepiece(directory: Path) -> Tokenizer | None:

@@ -27,7 +27,7 @@ from mlx_transformer.storage import (
     save_model,
     undo_unfinished,
 )
-from mlx_transformer.tokenizer import Tokenizer, load_tokenizer
+from mlx_transformer.tokenizer import Tokenizer, load_tokenizer, with_languages
 from mlx_transformer.training.checkpoint import Checkpoints, Progress, average
 from mlx_transformer.training.memory import agreed_micro_batches
 from mlx_transformer.training.report import MetricsLog, Reporter
@@ -159,8 +159,11 @@ class Run:
         return run
 
     def write_model(self, model: Transformer, directory: Path) -> None:
-        """A model directory that every verb can use."""
-        write_model(model, self.tokenizer(), directory, self._card(model.config, directory))
+        """A model directory that every verb can use, and that says its languages."""
+        data, tokenizer = self.recipe.data, self.tokenizer()
+        if not data.is_plain_text:
+            tokenizer = with_languages(tokenizer, data.source_language, data.target_language)
+        write_model(model, tokenizer, directory, self._card(model.config, directory))
 
     def average(self, last: int, directory: Path) -> list[Path]:
         """Write the mean of the last checkpoints as a model; returns which those were."""

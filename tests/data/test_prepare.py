@@ -379,3 +379,16 @@ def test_the_command_names_a_place_it_cannot_write(text, tmp_path):
     assert failed.returncode == 1
     assert "Permission denied" in failed.stderr
     shutil.rmtree(locked)
+
+
+def test_text_in_another_encoding_is_refused(tmp_path):
+    german = ["Ein Satz.", "Noch ein Satz.", "Schöne Grüße!"] * 9
+    (tmp_path / "train.de").write_bytes("\n".join(german).encode("latin-1"))
+    (tmp_path / "train.en").write_text("\n".join(["A sentence."] * 27))
+    recipe = tmp_path / "r.toml"
+    recipe.write_text(
+        f"[data]\ndir = '{tmp_path}'\nsource_language = 'en'\ntarget_language = 'de'\n"
+        "train = 'train'\n[tokenizer]\nvocab_size = 40\n"
+    )
+    with pytest.raises(InputError, match=r"9 training pairs are not UTF-8 .*train.de.*3.*iconv"):
+        prepare(load_recipe(recipe), tmp_path / "out")

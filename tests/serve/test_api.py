@@ -10,6 +10,7 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 
 from mlx_transformer import load
+from mlx_transformer.cli.serve import logger
 from tests.serve.running import running
 
 TEXT = "Good morning. Where is the train station?\n\nI like red apples."
@@ -197,3 +198,15 @@ def test_ctrl_c_finishes_what_is_under_way_and_text_stays_out_of_the_log():
         _, errors = server.process.communicate(timeout=30)
     assert server.process.returncode == 0
     assert "POST /stream 200" in errors and "secret" not in errors and "Traceback" not in errors
+
+
+def test_the_log_holds_texts_where_asked_and_never_a_key(capsys):
+    log = logger("text")
+    for body in (
+        b'{"q": "Tom", "api_key": "s3cret"}',
+        b"api_key=s3cret&q=Tom",
+        b"q=Tom&api_key=s3cret",
+    ):
+        log("POST /translate 200 1 ms", body)
+    shown = capsys.readouterr().err
+    assert shown.count("Tom") == 3 and "s3cret" not in shown

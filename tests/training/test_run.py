@@ -8,6 +8,7 @@ import signal
 import subprocess
 import time
 import tomllib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,7 +16,9 @@ from sacrebleu.metrics import BLEU
 
 from mlx_transformer.__main__ import main
 from mlx_transformer.decoding.translator import load
+from mlx_transformer.hub import languages_of
 from mlx_transformer.recipes import shipped_recipes
+from mlx_transformer.training.run import Run
 from tests.training.tasks import (
     command,
     metrics,
@@ -171,6 +174,14 @@ def test_average_makes_a_model_that_translates(finished, tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.out == f"{out}\n" and "step-00000010, step-00000020" in shown.err
     assert isinstance(load(out).translate(["a b c"])[0].text, str)
+
+
+def test_a_model_says_the_languages_it_was_trained_for(finished, tmp_path):
+    run = Run.open(finished / "run")
+    assert languages_of(finished / "run" / "model") == ([], [])  # "in" and "out" are none
+    data = replace(run.recipe.data, source_language="en", target_language="de")
+    replace(run, recipe=replace(run.recipe, data=data)).average(1, tmp_path / "model")
+    assert languages_of(tmp_path / "model") == (["en"], ["de"])
 
 
 @pytest.mark.slow
