@@ -44,7 +44,9 @@ def listen(host: str, port: int) -> socket.socket:
         return socket.create_server((host, port), family=family, backlog=1024)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"cannot listen on {host}, port {port}: {reason}") from error
+        raise InputError(
+            f"cannot listen on {host}, port {port}: {reason}", options=["port"]
+        ) from error
 
 
 def address_of(sock: socket.socket) -> str:
