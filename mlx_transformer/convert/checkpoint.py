@@ -7,7 +7,7 @@ from typing import Any
 
 from mlx_transformer.convert import ctranslate2_file, marian_file
 from mlx_transformer.convert.npz_file import read_npz
-from mlx_transformer.convert.pickle_machine import Record
+from mlx_transformer.convert.pickle_machine import Foreign, Record
 from mlx_transformer.convert.safetensors_file import read_safetensors
 from mlx_transformer.convert.tensors import LazyTensor, Storage, Tensor
 from mlx_transformer.convert.torch_file import TORCHSCRIPT, read_torch
@@ -29,8 +29,12 @@ WEIGHT_FILES = (
 )
 # Where in a training checkpoint the state dict is.
 STATE_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "module", "weights")
-# Of a TorchScript program; modules may share modules, so a small file can have any number.
+# Other places where it is looked for: so deep inside, and so many.
+MAX_DEPTH, MAX_PLACES = 3, 1000
+# Of a saved program or module; modules may share modules, so a small file can have any number.
 MAX_ATTRIBUTES = 100_000
+# What a saved module says of itself, as people name it among their hyper-parameters.
+MODULE_SETTINGS = ("num_heads", "norm_first", "padding_idx")
 # State dicts of modules that OpenNMT-py keeps beside the model, under their own names.
 EXTRA_STATE_KEYS = ("generator",)
 
@@ -172,40 +176,99 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
     """The tensors of what was saved, and the rest of it."""
-    if isinstance(root, Record) and root.name.startswith(TORCHSCRIPT):
-        return dict(_module_tensors(root)), {}
-    if not isinstance(root, dict):
-        raise InputError("the file holds no dictionary of tensors; save a model's state_dict()")
-    tensors = _tensors(root)
-    metadata = {str(key): value for key, value in root.items() if key not in tensors}
+    saved = _parts(root)
+    if isinstance(root, Record):
+        tensors, metadata = _tensors(root), dict[str, object]()
+    else:
+        key = next((key for key in STATE_KEYS if _tensors(saved.get(key))), None)
+        tensors = _tensors(saved if key is None else saved[key])
+        metadata = {name: value for name, value in saved.items() if name not in tensors}
+        if key is not None:
+            root = metadata.pop(key)
+    if not any("weight" in name for name in tensors) and (elsewhere := _deeper_states(saved)):
+        if len(elsewhere) > 1:
+            listed = ", ".join(map(shown, list(elsewhere)[:10]))
+            raise InputError(f"it holds several models, {listed}: save the one you mean alone")
+        (root,) = elsewhere.values()
+        tensors = _tensors(root)
     if not tensors:
-        key = next((key for key in STATE_KEYS if _tensors(root.get(key))), None)
-        if key is None:
-            listed = ", ".join(map(shown, list(metadata)[:10]))
-            raise InputError(f"no dictionary of tensors found among its entries {listed}")
-        tensors = _tensors(metadata.pop(key))
+        listed = ", ".join(map(shown, list(saved)[:10])) or "of which there are none"
+        raise InputError(
+            f"no dictionary of tensors found among its entries {listed}; save a model's state_dict()"
+        )
     for key in EXTRA_STATE_KEYS:
         extra = _tensors(metadata.get(key))
         tensors |= {f"{key}.{name}": tensor for name, tensor in extra.items()}
+    if isinstance(root, Record):
+        metadata.setdefault("hyper_parameters", _module_settings(root))
     return tensors, metadata
 
 
-def _module_tensors(module: Record) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a TorchScript module under their paths, in which tch writes `|` for dots."""
+def _parts(value: object) -> dict[str, object]:
+    """What a dict, a list or a tuple holds, by key or by number"""
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def _deeper_states(saved: Mapping[str, object]) -> dict[str, object]:
+    """State dicts and modules further inside, by their path: those that have weights"""
+    found: dict[str, object] = {}
+    waiting = [(key, value, 1) for key, value in saved.items()]
+    for _ in range(MAX_PLACES):
+        if not waiting:
+            break
+        path, value, depth = waiting.pop(0)
+        if any(name.endswith(".weight") for name in _tensors(value)):
+            found[path] = value
+        elif depth < MAX_DEPTH:
+            waiting += [(f"{path}.{key}", item, depth + 1) for key, item in _parts(value).items()]
+    return found
+
+
+def _inside(module: Record) -> Mapping[str, object]:
+    """The tensors and modules of a module: a TorchScript program has them among its attributes, one
+    of Python's in three dicts."""
+    state = Fields(module)
+    if "_modules" in state:
+        kept = ("_parameters", "_buffers", "_modules")
+        return {name: value for kind in kept for name, value in _parts(state.get(kind)).items()}
+    return dict(state) if module.name.startswith(TORCHSCRIPT) else {}
+
+
+def _walk(module: Record) -> Iterator[tuple[str, object]]:
+    """All that is in a module, under its path"""
     waiting: list[tuple[str, object]] = [("", module)]
     for _ in range(MAX_ATTRIBUTES):
         if not waiting:
             return
         path, value = waiting.pop()
-        if isinstance(value, LazyTensor):
-            yield path.replace("|", "."), value
-        elif isinstance(value, Record) and isinstance(value.state, dict):
-            inner = reversed(value.state.items())
+        yield path, value
+        if isinstance(value, Record):
+            inner = reversed(_inside(value).items())
             waiting += [(f"{path}.{name}" if path else str(name), item) for name, item in inner]
-    raise InputError(f"the TorchScript program has more than {MAX_ATTRIBUTES:,} attributes")
+    raise InputError(f"the module has more than {MAX_ATTRIBUTES:,} attributes")
+
+
+def _module_settings(module: Record) -> dict[str, object]:
+    """What the modules inside say of themselves; the first that says it counts"""
+    said: dict[str, object] = {}
+    for _, value in _walk(module):
+        state = Fields(value) if isinstance(value, Record) else Fields({})
+        for name in MODULE_SETTINGS:
+            if state.get(name) is not None:
+                said.setdefault(name, state[name])
+        match state.get("activation"):
+            case Foreign(name):
+                said.setdefault("activation", name.rpartition(".")[2])
+    return said
 
 
 def _tensors(value: object) -> dict[str, Tensor]:
+    """Of a dict, or of a module, in whose paths tch writes `|` for dots"""
+    if isinstance(value, Record):
+        walked = _walk(value)
+        return {p.replace("|", "."): item for p, item in walked if isinstance(item, LazyTensor)}
     if not isinstance(value, dict):
         return {}
     return {str(key): item for key, item in value.items() if isinstance(item, LazyTensor)}

@@ -3,7 +3,8 @@
 Python's own unpickler imports and calls whatever a file names. This one is a loop over the opcodes
 that `torch.save` writes. It builds numbers, strings, lists, tuples and dicts itself and asks
 `find_global` for every other name; what that returns is a plain value or a `Constructor` of ours,
-and a constructor is the only thing ever called. All limits are checked before memory is taken.
+and a constructor is the only thing ever called. Objects of other classes are their data (`Record`).
+All limits are checked before memory is taken.
 """
 
 import mmap
@@ -33,9 +34,18 @@ class Constructor:
     build: Callable[..., object]
 
 
+@dataclass(frozen=True)
+class Foreign:
+    """The name of a class or function of others. It may be kept as a value or have objects, which
+    are data; a file that wants it called is refused."""
+
+    name: str
+    instead: str  # what the user can do
+
+
 @dataclass(slots=True)
 class Record:
-    """An object of a class we know to be harmless: its data, none of its code."""
+    """An object of somebody's class: its data, none of its code."""
 
     name: str
     args: tuple[object, ...] = ()
@@ -169,13 +179,22 @@ class _Machine:
         self.new(tuple(reversed([self.pop() for _ in range(count)])))
 
     def append(self, values: list[object]) -> None:
-        target = self.top()
+        target = self.contents([])
         if not isinstance(target, list):
             raise InputError(f"the pickle appends to a {type(target).__name__}")
         target.extend(values)
 
-    def set_items(self, values: list[object]) -> None:
+    def contents(self, empty: object) -> object:
+        """What items are added to: of an object whose class is a kind of list or dict, its state"""
         target = self.top()
+        if not isinstance(target, Record):
+            return target
+        if target.state is None:
+            target.state = empty
+        return target.state
+
+    def set_items(self, values: list[object]) -> None:
+        target = self.contents({})
         if not isinstance(target, dict):
             raise InputError(f"the pickle sets items of a {type(target).__name__}")
         if len(values) % 2:
@@ -189,8 +208,19 @@ class _Machine:
             raise InputError("the pickle names a global by something that is not a string")
         self.push(self.find_global(f"{module}.{name}"))
 
-    def call(self) -> None:
-        args, constructor = self.pop(), self.pop()
+    def new_object(self) -> None:
+        args, kind = self.pop(), self.pop()
+        if isinstance(kind, Foreign) and isinstance(args, tuple):
+            self.new(Record(kind.name, args))
+        else:
+            self.call(kind, args)
+
+    def call(self, constructor: object, args: object) -> None:
+        if isinstance(constructor, Foreign):
+            raise InputError(
+                f"the file calls {shown(constructor.name)}, which is not known to be harmless; "
+                f"{constructor.instead}"
+            )
         if not isinstance(constructor, Constructor):
             raise InputError("the pickle calls something that is not a class or function")
         if not isinstance(args, tuple):
@@ -205,7 +235,10 @@ class _Machine:
     def build(self) -> None:
         state, target = self.pop(), self.top()
         if isinstance(target, Record):
-            target.state = state
+            both = isinstance(target.state, dict) and isinstance(state, dict)
+            if both:
+                self.charge(len(target.state) + len(state))
+            target.state = {**target.state, **state} if both else state
         elif not isinstance(target, dict):
             # A dict's state is the attributes of an OrderedDict: module versions, not weights.
             raise InputError(f"the pickle sets the state of a {type(target).__name__}")
@@ -273,8 +306,8 @@ _STEPS: dict[bytes, Callable[[_Machine], object]] = {
     # Names
     b"c": lambda m: m.push_global(m.line(), m.line()),
     b"\x93": lambda m: m.push_global(*[m.pop(), m.pop()][::-1]),
-    b"R": lambda m: m.call(),
-    b"\x81": lambda m: m.call(),
+    b"R": lambda m: m.call(*[m.pop(), m.pop()][::-1]),
+    b"\x81": lambda m: m.new_object(),
     b"b": lambda m: m.build(),
     b"Q": lambda m: m.push(m.persistent_load(m.pop())),
 }

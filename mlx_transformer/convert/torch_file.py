@@ -14,6 +14,7 @@ from pathlib import Path
 from mlx_transformer.convert.pickle_machine import (
     MAX_BYTES,
     Constructor,
+    Foreign,
     Record,
     checked_key,
     load_pickle,
@@ -88,6 +89,9 @@ def _read_legacy(path: Path) -> object:
     item_sizes: dict[object, int] = {}
 
     def persistent_load(reference: object) -> object:
+        match reference:
+            case ("module", Foreign() as kind, _, _):  # and its source, which is not read
+                return kind
         wanted = _StorageReference.parse(reference)
         storage = storages.setdefault(wanted.key, Storage(path, wanted.nbytes))
         item_sizes[wanted.key] = itemsize(wanted.dtype)
@@ -258,10 +262,6 @@ CONSTRUCTORS: dict[str, Callable[..., object]] = {
     "collections.OrderedDict": ordered_dict,
     "collections.defaultdict": default_dict,
     "collections.Counter": itself,
-    # Lightning's hyper-parameters, a dict.
-    "pytorch_lightning.utilities.parsing.AttributeDict": default_dict,
-    "lightning_fabric.utilities.data.AttributeDict": default_dict,
-    "lightning.fabric.utilities.data.AttributeDict": default_dict,
     "builtins.set": itself,
     "__builtin__.set": itself,
 }
@@ -300,9 +300,9 @@ TORCHSCRIPT = "__torch__."
 
 
 def find_global(name: str) -> object:
-    """What stands in for the class or function of that name; all others are refused."""
+    """What stands in for the class or function of that name."""
     if name in ALLOWED:
         return ALLOWED[name]
     if name in HARMLESS or name.startswith(TORCHSCRIPT):
         return Constructor(name, lambda *args: Record(name, args))
-    raise InputError(f"the file names {shown(name)}, not a class known to be harmless; {RE_SAVE}")
+    return Foreign(name, RE_SAVE)

@@ -116,12 +116,10 @@ def test_pickles(tmp_path: Path) -> None:
     assert not sentinel.exists()
 
 
-def test_globals_are_refused_by_name(tmp_path: Path) -> None:
+def test_calls_are_refused_by_name(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "a.pt", call("os", "system", "true"))
-    assert "'os.system'" in outcomes([path])[str(path)][1]
-    torch.save(torch.nn.Linear(2, 2), tmp_path / "module.pt")
-    _, message = outcomes([tmp_path / "module.pt"])[str(tmp_path / "module.pt")]
-    assert "'torch.nn.modules.linear.Linear'" in message and "state_dict()" in message
+    message = outcomes([path])[str(path)][1]
+    assert "'os.system'" in message and "state_dict()" in message
 
 
 # Containers

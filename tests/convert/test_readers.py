@@ -280,6 +280,44 @@ def test_torchscript_programs_give_their_tensors(tmp_path: Path) -> None:
         assert_same(found[name], tensor)
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_whole_module_gives_its_tensors(tmp_path: Path, form: str) -> None:
+    """`torch.save(model)`: the file names classes, which stay unknown."""
+    module = Scripted()
+    save(module, tmp_path / "module.pt", form)
+    found = read_checkpoint(tmp_path / "module.pt").tensors
+    expected = module.state_dict()
+    assert found.keys() == expected.keys()
+    for name, tensor in expected.items():
+        assert_same(found[name], tensor)
+
+
+STATE = {"layer.weight": torch.ones(2, 3), "layer.bias": torch.zeros(2)}
+MOMENTS = {"state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(2, 3)}}}
+
+
+@pytest.mark.parametrize(
+    "saved",
+    [
+        {"model_state_dict": STATE, "loss": torch.tensor(1.5), "optimizer": MOMENTS},
+        {"ema": STATE, "model": STATE, "step": torch.tensor(3)},
+        {"net_state": STATE, "epoch": 1, "optimizer": MOMENTS},
+        {"checkpoint": {"generator": STATE}},
+        (STATE, MOMENTS),
+        {"epoch": 3, "network": torch.nn.ModuleDict({"layer": torch.nn.Linear(3, 2)})},
+    ],
+)
+def test_weights_among_other_things(tmp_path: Path, saved: object) -> None:
+    torch.save(saved, tmp_path / "a.pt")
+    assert read_checkpoint(tmp_path / "a.pt").tensors.keys() == STATE.keys()
+
+
+def test_one_of_several_models_is_not_guessed(tmp_path: Path) -> None:
+    torch.save({"generator": STATE, "critic": STATE}, tmp_path / "a.pt")
+    with pytest.raises(InputError, match="several models, 'generator', 'critic'"):
+        read_checkpoint(tmp_path / "a.pt")
+
+
 def test_compressed_npz(tmp_path: Path) -> None:
     arrays = {"a": np.random.default_rng(0).normal(size=(30, 20)), "b": np.zeros(5, np.int16)}
     np.savez_compressed(tmp_path / "model.npz", **arrays)
