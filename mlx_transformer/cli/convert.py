@@ -91,6 +91,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     for name, meaning in (("pad", "padding"), ("start", "the start"), ("eos", "the end")):
         own.add_argument(f"--{name}-id", type=int, metavar="N", help=f"the id of {meaning}")
+    own.add_argument(
+        "--source-start",
+        action="store_true",
+        help="sources, too, begin with the start id, as in PyTorch's tutorial",
+    )
 
 
 FLAGS = {"h": "--heads"}  # parameters that are not named as their flags
@@ -163,6 +168,7 @@ def _options(args: argparse.Namespace) -> Options:
         positions=args.positions,
         source_vocab=args.source_vocab,
         target_vocab=args.target_vocab,
+        source_start=args.source_start,
         settings=settings,
     )
 

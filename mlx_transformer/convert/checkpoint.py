@@ -194,7 +194,8 @@ def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
     if not tensors:
         listed = ", ".join(map(shown, list(saved)[:10])) or "of which there are none"
         raise InputError(
-            f"no dictionary of tensors found among its entries {listed}; save a model's state_dict()"
+            f"no dictionary of tensors found among its entries {listed}: save a model's "
+            "state_dict()"
         )
     for key in EXTRA_STATE_KEYS:
         extra = _tensors(metadata.get(key))
@@ -226,7 +227,7 @@ def _deeper_states(saved: Mapping[str, object]) -> dict[str, object]:
     return found
 
 
-def _inside(module: Record) -> Mapping[str, object]:
+def _inside(module: Record) -> dict[str, object]:
     """The tensors and modules of a module: a TorchScript program has them among its attributes, one
     of Python's in three dicts."""
     state = Fields(module)

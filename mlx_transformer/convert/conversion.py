@@ -20,6 +20,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.untrusted import FLOATS
 from mlx_transformer.storage import built_aside, is_model_directory
 from mlx_transformer.tokenizer import check_belongs, load_tokenizer
+from mlx_transformer.tokenizer.transformers_files import SETTINGS
 
 CARD = """\
 ---
@@ -149,16 +150,29 @@ def _entries(plan: ConversionPlan, dtype: str | None) -> dict[str, NewTensor]:
 
 
 def _tokenizer_files(plan: ConversionPlan) -> dict[str, Path | bytes]:
-    """Content by name in the model directory: what the user names, or what the family knows."""
-    known = plan.family.vocabulary(plan.source)
-    files = {n: c for n, c in known.items() if isinstance(c, bytes) or c.is_file()}
+    """Content by name in the model directory, with what sources begin with, if that was said"""
+    files = _vocabulary_files(plan)
+    if not (files and plan.source.options.source_start):
+        return files
+    if plan.config.start_id is None:
+        raise InputError("this model starts from no id: sources cannot begin with it")
+    said = files.get(SETTINGS, b"{}")
+    settings = json.loads(said if isinstance(said, bytes) else said.read_bytes())
+    frame = {**settings.get("frame", {}), "before": [plan.config.start_id]}
+    return {**files, SETTINGS: json.dumps({**settings, "frame": frame}).encode()}
+
+
+def _vocabulary_files(plan: ConversionPlan) -> dict[str, Path | bytes]:
+    """What the user names, or what the family knows"""
     given = [plan.source.options.source_vocab, plan.source.options.target_vocab]
     paths = [path for path in given if path is not None]
-    if not paths:
-        return files
     for path in paths:
         if not path.is_file():
             raise InputError(f"there is no vocabulary file {path}")
+    known = plan.family.vocabulary(plan.source)
+    files = {n: c for n, c in known.items() if isinstance(c, bytes) or c.is_file()}
+    if not paths or paths[0] in files.values():
+        return files
     if paths[0].suffix == ".txt":  # a word list like fairseq's
         names = ("dict.txt",) if len(paths) == 1 else ("dict.source.txt", "dict.target.txt")
         return dict(zip(names, paths, strict=True))

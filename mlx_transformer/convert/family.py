@@ -3,7 +3,7 @@
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,6 +33,7 @@ class Options:
     positions: str | None = None
     source_vocab: Path | None = None
     target_vocab: Path | None = None
+    source_start: bool = False  # sources, too, begin with the start id
     settings: Mapping[str, Any] = field(default_factory=dict)  # of ModelConfig, stronger than ours
 
 
@@ -87,6 +88,10 @@ def _any(source: Source) -> bool:
     return True
 
 
+def _nowhere_else(keys: Collection[str]) -> dict[str, str]:
+    return {}
+
+
 def _nothing(source: Source) -> dict[str, Any]:
     return {}
 
@@ -109,6 +114,8 @@ class Family:
     settings: Callable[[Source], dict[str, Any]]
     original: Callable[[Source, ModelConfig], Original]
     matches: Callable[[Source], bool] = _any  # where the anchor is not enough
+    # Where its stacks can be anywhere: what keys start with, and what the table says instead.
+    stacks: Callable[[Collection[str]], Mapping[str, str]] = _nowhere_else
     found: Callable[[Source], Table] = _nothing  # lines that depend on the checkpoint
     copies: Mapping[str, str] = field(default_factory=dict)  # keys that must repeat another one
     ignored: tuple[str, ...] = ()  # regular expressions of keys that mean nothing
@@ -128,6 +135,9 @@ def open_source(
     names = {_renamed(key, options): key for key in checkpoint.tensors}
     _check_one_to_one(names, checkpoint)
     names = _without_common_prefix(names)
+    stacks = family.stacks(names)
+    names = {_moved(name, stacks): key for name, key in names.items()}
+    _check_one_to_one(names, checkpoint)
     anchor = re.compile(r"(?:^|.*\.)(?=" + re.escape(family.anchor) + "$)")
     prefixes = sorted({m[0] for name in names if (m := anchor.match(name))}, key=len)
     if not prefixes:
@@ -167,6 +177,11 @@ def _renamed(key: str, options: Options) -> str:
             message = f"the renaming {pattern}={replacement} is wrong: {error}"
             raise InputError(message, options=["rename"]) from error
     return key
+
+
+def _moved(name: str, stacks: Mapping[str, str]) -> str:
+    start = next((start for start in stacks if name.startswith(start)), None)
+    return name if start is None else stacks[start] + name.removeprefix(start)
 
 
 def _check_one_to_one(names: Mapping[str, str], checkpoint: Checkpoint) -> None:

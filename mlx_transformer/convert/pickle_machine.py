@@ -235,10 +235,10 @@ class _Machine:
     def build(self) -> None:
         state, target = self.pop(), self.top()
         if isinstance(target, Record):
-            both = isinstance(target.state, dict) and isinstance(state, dict)
-            if both:
+            if isinstance(target.state, dict) and isinstance(state, dict):  # items, then attributes
                 self.charge(len(target.state) + len(state))
-            target.state = {**target.state, **state} if both else state
+                state = {**target.state, **state}
+            target.state = state
         elif not isinstance(target, dict):
             # A dict's state is the attributes of an OrderedDict: module versions, not weights.
             raise InputError(f"the pickle sets the state of a {type(target).__name__}")

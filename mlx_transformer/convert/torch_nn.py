@@ -5,6 +5,7 @@ and the order of the norms leave no trace in the weights: they are options.
 """
 
 import re
+from collections.abc import Collection
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,6 +20,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.model import sinusoids
 from mlx_transformer.storage import CONFIG_FILE
+from mlx_transformer.tokenizer.listed import read_list, special_ids
 
 # Our attention can do without biases; other biases are zeros if nn.Transformer has none.
 ENCODER_LAYER: Table = {
@@ -44,10 +46,27 @@ TABLE: Table = {
     "encoder.norm.*": ["encoder.norm.*", ZEROS],
     "decoder.norm.*": ["decoder.norm.*", ZEROS],
 }
+# What is saved beside weights and means nothing to them: masks, and the weights of a loss.
+IGNORED = (r"(.*[._])?mask", r"(.*\.)?(criterion|loss|loss_fn)\..*")
 POSITION = re.compile(r"pos|(^|\.)pe($|\.)", re.IGNORECASE)
 EMBEDDING = re.compile(r"emb|tok|word|lut|shared", re.IGNORECASE)
 SOURCE = re.compile(r"src|source|enc|input", re.IGNORECASE)
 TARGET = re.compile(r"tgt|trg|target|dec|output", re.IGNORECASE)
+
+
+def stacks(keys: Collection[str]) -> dict[str, str]:
+    """Wherever a user put them: a stack whose layers look at two texts is the decoder."""
+    starts = {m[1] for key in keys if (m := re.fullmatch(r"(.*\.)0\.linear1\.weight", key))}
+    decoders = {start for start in starts if f"{start}0.multihead_attn.in_proj_weight" in keys}
+    encoders = starts - decoders
+    if not len(encoders) == len(decoders) == 1:
+        return {}
+    moved: dict[str, str] = {}
+    for start, stack in ((encoders.pop(), "encoder"), (decoders.pop(), "decoder")):
+        moved[start] = f"{stack}.layers."
+        if start.endswith(".layers."):  # the norm at the end of nn.TransformerEncoder
+            moved[start.removesuffix("layers.") + "norm."] = f"{stack}.norm."
+    return moved
 
 
 def found(source: Source) -> Table:
@@ -113,30 +132,46 @@ def _bias_of(weight: str) -> str:
 
 # What people call settings in their own programs, and Lightning keeps under hyper_parameters.
 THEIR_INTEGERS = {
-    "h": ("nhead", "num_heads", "n_heads", "n_head", "heads", "h"),
-    "pad_id": ("pad_id", "pad_idx", "pad_token_id"),
+    "h": ("nhead", "nheads", "num_heads", "n_heads", "n_head", "heads", "h"),
+    "pad_id": ("pad_id", "pad_idx", "pad_token_id", "padding_idx"),
     "start_id": ("start_id", "bos_id", "bos_idx", "sos_id", "sos_idx", "bos_token_id"),
     "eos_id": ("eos_id", "eos_idx", "eos_token_id"),
 }
+LISTS = ("vocab.json", "target_vocab.json")
 OUR_SETTINGS = ("h", "norm", "norm_eps", "activation", "scale_embedding", "pad_id", "start_id")
 
 
 def settings(source: Source) -> dict[str, Any]:
-    """What lies beside the weights: the config of our own export, or hyper-parameters."""
+    """What lies beside the weights: the config of our own export, or a vocabulary and settings."""
     path = source.checkpoint.directory / CONFIG_FILE
     if path.is_file() and not source.checkpoint.fields(CONFIG_FILE):
         try:
             ours = ModelConfig.load(path)
         except InputError:  # somebody else's
-            return _hyper_parameters(source)
+            return _their_settings(source)
         return {name: getattr(ours, name) for name in (*OUR_SETTINGS, "eos_id", "max_length")}
-    return _hyper_parameters(source)
+    return _their_settings(source)
+
+
+def _their_settings(source: Source) -> dict[str, Any]:
+    return _listed_ids(source) | _hyper_parameters(source)
+
+
+def _listed_ids(source: Source) -> dict[str, int]:
+    """Special ids, as the vocabularies number them: padding of sources, start and end of targets"""
+    lists = [special_ids(read_list(path)) for path in vocabularies(source)]
+    if not lists:
+        return {}
+    named = {"pad_id": lists[0].get("pad"), "start_id": lists[-1].get("start")}
+    named["eos_id"] = lists[-1].get("end")
+    return {name: i for name, i in named.items() if i is not None}
 
 
 def _hyper_parameters(source: Source) -> dict[str, Any]:
     said = source.checkpoint.fields("hyper_parameters", "hparams", "config", "args")
     for group in list(said):  # as in hyper_parameters["config"]["nhead"]
         said = Fields({**said.inner(group), **said})
+    said = Fields({name.lower(): value for name, value in said.items()})
     found: dict[str, Any] = {
         ours: said.integer(*theirs)
         for ours, theirs in THEIR_INTEGERS.items()
@@ -149,11 +184,21 @@ def _hyper_parameters(source: Source) -> dict[str, Any]:
     return found
 
 
+def vocabularies(source: Source) -> list[Path]:
+    """Lists of characters or words: what the user names, or vocab.json beside the weights"""
+    told = [source.options.source_vocab, source.options.target_vocab]
+    paths = [path for path in told if path is not None]
+    paths = paths or [source.checkpoint.directory / "vocab.json"]
+    return [path for path in paths if path.suffix == ".json" and path.is_file()]
+
+
 def vocabulary(source: Source) -> dict[str, Path | bytes]:
-    """A list of characters or words beside the weights, of no class in particular."""
-    path = source.checkpoint.directory / "vocab.json"
-    settings = b'{"tokenizer_class": "PreTrainedTokenizer"}'
-    return {"vocab.json": path, "tokenizer_config.json": settings} if path.is_file() else {}
+    """Those lists, of no class of transformers in particular"""
+    paths = vocabularies(source)
+    if not paths:
+        return {}
+    files: dict[str, Path | bytes] = dict(zip(LISTS, paths, strict=False))
+    return {**files, "tokenizer_config.json": b'{"tokenizer_class": "PreTrainedTokenizer"}'}
 
 
 # The user's own modules around torch.nn.Transformer: our names, and those of `torch_example`.
@@ -178,7 +223,8 @@ def original(source: Source, config: ModelConfig) -> Original:
     state = {name: torch.zeros_like(values) for name, values in model.state_dict().items()}
     needed = {name for name in state if not name.endswith("bias")}  # built with bias=False
     tensors = as_torch(float_tensors(source))
-    given = {f"transformer.{k}": v for k, v in tensors.items() if k.startswith(("enc", "dec"))}
+    starts = tuple(f"{stack}.{part}." for stack in LAYERS for part in ("layers", "norm"))
+    given = {f"transformer.{k}": v for k, v in tensors.items() if k.startswith(starts)}
     keys = found(source).items()
     own = {ours: tensors[str(key)] for ours, key in keys if key in tensors}
     own.setdefault("target_words.weight", own["source_words.weight"])
@@ -205,6 +251,8 @@ FAMILY = Family(
     anchor=ANCHOR,
     layers=LAYERS,
     table=TABLE,
+    stacks=stacks,
+    ignored=IGNORED,
     found=found,
     settings=settings,
     original=original,

@@ -156,11 +156,7 @@ def _one_way(directory: Path) -> OneWay:
     named = tuple(name for name in said if isinstance(name, str))
     if len(named) < 2:
         named = pair_of(directory.resolve().name) or ()
-    try:
-        frame = Frame(**{side: tuple(ids) for side, ids in settings.get("frame", {}).items()})
-    except (TypeError, AttributeError):
-        raise InputError(f"{directory / SETTINGS}: frame is lists of ids") from None
-    return OneWay(frame, named[:1], named[1:])
+    return OneWay(Frame.said(settings), named[:1], named[1:])
 
 
 def _settings_file(directory: Path) -> dict[str, bytes]:

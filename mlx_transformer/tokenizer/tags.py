@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from mlx_transformer.errors import InputError
 
@@ -19,6 +19,14 @@ class Frame:
     before: FrameIds = ()
     after: FrameIds | None = None
     start: FrameIds = ()
+
+    @classmethod
+    def said(cls, settings: Mapping[str, Any]) -> "Frame":
+        """As tokenizer_config.json has it: {"frame": {"before": [1], "after": [], "start": []}}"""
+        try:
+            return cls(**{side: tuple(ids) for side, ids in settings.get("frame", {}).items()})
+        except (TypeError, AttributeError):
+            raise InputError("frame in tokenizer_config.json is lists of ids") from None
 
     def source(self, pieces: Sequence[int], eos_id: int) -> list[int]:
         """The whole source, as the model reads it."""

@@ -16,7 +16,7 @@ SETTINGS = "tokenizer_config.json"
 SENTENCEPIECE = ("sentencepiece.bpe.model", "spiece.model")
 VOCABULARIES = (
     *("tokenizer.json", *SENTENCEPIECE),
-    *("vocab.json", "merges.txt", "vocab.txt", "characters.json"),
+    *("vocab.json", "target_vocab.json", "merges.txt", "vocab.txt", "characters.json"),
 )
 # The class of a model_type whose files do not name one.
 CLASSES = {
@@ -45,6 +45,7 @@ KEPT = (
     "do_lower_case",
     "strip_accents",
     "tokenize_chinese_chars",
+    "frame",
 )
 
 

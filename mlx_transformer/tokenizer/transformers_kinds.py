@@ -10,6 +10,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.untrusted import parse_json
 from mlx_transformer.tokenizer import language_names
 from mlx_transformer.tokenizer.characters import CharacterSide, WordSide
+from mlx_transformer.tokenizer.listed import is_special, read_list, special_ids
 from mlx_transformer.tokenizer.pieces import VocabularySide
 from mlx_transformer.tokenizer.raw_bytes import ByteSide
 from mlx_transformer.tokenizer.sides import Side, load_sentencepiece
@@ -78,8 +79,11 @@ def _sides(
         vocab, special = _numbered(directory, settings, model, files)
         side = VocabularySide(model, vocab, special)
     elif "vocab.json" in files:
-        vocab = read_vocab(directory / "vocab.json", files["vocab.json"])
-        side = _listed(vocab)
+        vocab = read_list(directory / "vocab.json")
+        side = _listed(directory / "vocab.json", vocab)
+        if "target_vocab.json" in files:
+            path = directory / "target_vocab.json"
+            return side, _listed(path, read_list(path)), vocab
     return side, side, vocab
 
 
@@ -139,12 +143,16 @@ def _character_sides(path: Path, content: bytes) -> tuple[Side, Side]:
     return sides[0], sides[1]
 
 
-def _listed(vocab: PieceIds) -> Side:
+def _listed(path: Path, vocab: PieceIds) -> Side:
     """A vocab.json alone numbers characters, or else words; <...> and [...] are special."""
-    special = [i for word, i in vocab.items() if re.fullmatch(r"<.+>|\[.+\]", word)]
+    special = [i for word, i in vocab.items() if is_special(word)]
     plain = {word: i for word, i in vocab.items() if i not in special}
     side = CharacterSide if all(len(word) == 1 for word in plain) else WordSide
-    return side(plain, special, vocab["<unk>"])
+    named = special_ids(vocab)
+    unknown = named.get("unknown", named.get("pad"))  # without one, as if it were not there
+    if unknown is None:
+        raise InputError(f"{path} numbers neither <unk> nor <pad>: add one to it")
+    return side(plain, special, unknown)
 
 
 def read_vocab(path: Path, content: bytes, needed: str = "<unk>") -> dict[str, int]:
@@ -202,6 +210,8 @@ def _task_prefixes(side: Side, prefixes: Mapping[str, str]) -> Prefixes:
 
 
 def _frame(settings: Settings, side: Side, vocab: PieceIds) -> Frame:
+    if "frame" in settings:
+        return Frame.said(settings)
     kind, forced = settings["tokenizer_class"], settings.get("forced_bos_token_id")
     start = () if forced is None else (forced,)
     if kind in ("BartTokenizer", "RobertaTokenizer"):
