@@ -26,6 +26,7 @@ WEIGHT_FILES = (
     "model.npz",
     "model.bin",
     "model/model.bin",
+    "checkpoints/checkpoint_best.pt",
 )
 # Where in a training checkpoint the state dict is.
 STATE_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "module", "weights")

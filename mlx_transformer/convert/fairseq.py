@@ -67,6 +67,7 @@ POSITIONS = {
     "padding_has_position": False,
 }
 IGNORED = (r"(encoder|decoder)\.(version|embed_positions\.(_float_tensor|weights))",)
+SIDES = ("source", "target")
 IDS = {"pad_id": 1, "start_id": 2, "eos_id": 2}
 
 
@@ -103,38 +104,66 @@ def arguments(source: Source) -> Fields:
 
 # Where BPE codes lie, the first that exists.
 CODES = ("bpecodes", "bpe.codes", "bpe.code", "codes", "code")
+LISTS = ("dict.txt", "sentencepiece.bpe.model")
 
 
 def vocabulary(source: Source) -> Mapping[str, Path | bytes]:
     """`dict.txt`, or `dict.LANGUAGE.txt` for each side, and what cuts words into pieces."""
-    folder = source.checkpoint.directory
-    files: dict[str, Path | bytes] = {
-        name: folder / name for name in ("dict.txt", "sentencepiece.bpe.model")
-    }
+    folder = vocabulary_folder(source)
+    files: dict[str, Path | bytes] = {name: folder / name for name in LISTS}
     settings: dict[str, Any] = {}
-    if (languages := languages_of(source)) is not None:
-        for side, language in zip(("source", "target"), languages, strict=True):
+    told = [source.options.source_vocab, source.options.target_vocab]
+    if all(path is not None and path.suffix == ".txt" for path in told):
+        files |= {f"dict.{s}.txt": p for s, p in zip(SIDES, told, strict=True) if p is not None}
+    elif (languages := languages_of(source, folder)) is not None:
+        for side, language in zip(SIDES, languages, strict=True):
             files[f"dict.{side}.txt"] = folder / f"dict.{language}.txt"
-        if languages != ("source", "target"):
+        if languages != SIDES:
             settings = dict(zip(("source_lang", "target_lang"), languages, strict=True))
     codes = next((folder / name for name in CODES if (folder / name).is_file()), None)
     if codes is not None:
         files["bpecodes"] = codes
-        cutter = Fields(source.checkpoint.metadata).inner("cfg").inner("tokenizer").get("_name")
-        settings["moses"] = cutter in (None, "moses")
+        settings["moses"] = _cut_by_moses(source, files)
     if settings:
         files["tokenizer_config.json"] = json.dumps(settings).encode()
     return files
 
 
-def languages_of(source: Source) -> tuple[str, str] | None:
-    """As the checkpoint names them, or as the dictionaries beside it do; None: one for both."""
+def vocabulary_folder(source: Source) -> Path:
+    """Where the dictionaries lie: those that the user names, beside the checkpoint, or in a folder
+    like `data` near by, where their sizes show that they belong to it."""
+    if source.options.source_vocab is not None:
+        return source.options.source_vocab.parent
+    folder = source.checkpoint.directory.resolve()
+    if any(folder.glob("dict.*")):
+        return folder
+    near = [folder.parent, *folder.parent.iterdir(), *folder.iterdir()]
+    sizes = sorted(_words(source))
+    fitting = [path for path in near if sorted(map(_size, path.glob("dict.*.txt"))) == sizes]
+    return fitting[0] if len(fitting) == 1 else folder
+
+
+def _cut_by_moses(source: Source, files: Mapping[str, Path | bytes]) -> bool:
+    """As the checkpoint says, or as the dictionaries show: Moses writes quotes as `&quot;`."""
+    said = Fields(source.checkpoint.metadata).inner("cfg").inner("tokenizer").get("_name")
+    if said is not None:
+        return said == "moses"
+    words: set[bytes] = set()
+    for name in ("dict.txt", *(f"dict.{side}.txt" for side in SIDES)):
+        path = files.get(name)
+        if isinstance(path, Path) and path.is_file():
+            words |= {line.split(b" ")[0] for line in path.read_bytes().splitlines()}
+    escaped = any(b"&quot;" in word or b"&apos;" in word for word in words)
+    return escaped or not words & {b'"', b"'", b'"@@', b"'@@"}
+
+
+def languages_of(source: Source, folder: Path) -> tuple[str, str] | None:
+    """As the checkpoint names them, or as the dictionaries in `folder` do; None: one for both."""
     metadata = Fields(source.checkpoint.metadata)
     task = metadata.inner("cfg").inner("task") or metadata.inner("args")
-    named = tuple(task.text(f"{side}_lang", default="") for side in ("source", "target"))
+    named = tuple(task.text(f"{side}_lang", default="") for side in SIDES)
     if all(named):
         return named[0], named[1]
-    folder = source.checkpoint.directory
     lists = {p.name.split(".")[1]: p for p in sorted(folder.glob("dict.*.txt"))}
     if len(lists) != 2:
         return None
@@ -149,18 +178,22 @@ def _in_order(source: Source, languages: tuple[str, str], sizes: list[int]) -> t
     pair = next((pair for pair in pairs if pair and {*pair} == {*languages}), None)
     if pair is not None:
         return pair
-    words = [source.rows(f"{s}.embed_tokens.weight") for s in ("encoder", "decoder")]
+    words = _words(source)
     if sizes == words and sizes != words[::-1]:
         return languages
     if sizes == words[::-1] and sizes != words:
         return languages[1], languages[0]
-    if languages == ("source", "target"):
+    if languages == SIDES:
         return languages
     raise InputError(
         f"dict.{languages[0]}.txt and dict.{languages[1]}.txt lie beside the checkpoint, and "
         "nothing says which language it translates from: name the folder like "
         f"{languages[0]}-{languages[1]}"
     )
+
+
+def _words(source: Source) -> list[int]:
+    return [source.rows(f"{stack}.embed_tokens.weight") for stack in ("encoder", "decoder")]
 
 
 def _size(path: Path) -> int:

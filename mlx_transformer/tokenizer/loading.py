@@ -179,8 +179,7 @@ def _load_fairseq(directory: Path) -> Tokenizer | None:
     cutters: Sequence[MosesBpe | None] = (None, None)
     if (directory / CODES).is_file():
         files[CODES] = (directory / CODES).read_bytes()
-        if read_settings(directory / SETTINGS).get("moses") is not False:
-            cutters = _moses(directory, files[CODES].decode("utf-8", "replace"), tags)
+        cutters = _moses(directory, files[CODES].decode("utf-8", "replace"), tags)
     texts = [files[name].decode("utf-8", "replace") for name in names]
     source, target = (FairseqSide(t, model, m) for t, m in zip(texts, cutters, strict=True))
     return Tokenizer(source, target, files | _settings_file(directory), tags)
@@ -190,6 +189,6 @@ def _moses(directory: Path, codes: str, tags: OneWay) -> list[MosesBpe]:
     """How both sides are cut, by the codes beside the word lists"""
     settings = read_settings(directory / SETTINGS)
     how = {"normalised": settings.get("normalised") is True}
-    how["dashes"] = settings.get("dashes") is not False
+    how |= {name: settings.get(name) is not False for name in ("dashes", "moses")}
     languages = [(*known, "en")[0] for known in (tags.sources, tags.targets)]
     return [MosesBpe(codes, language, **how) for language in languages]

@@ -15,12 +15,20 @@ HEADER = "#version:"
 
 class MosesBpe:
     """Text to pieces and back, in one language; `normalised`: typographic signs become plain;
-    `dashes`: those within a word are words, `well @-@ known`."""
+    `dashes`: those within a word are words, `well @-@ known`. Without `moses` words are what
+    stands between spaces."""
 
     def __init__(
-        self, codes: str, language: str, *, normalised: bool = False, dashes: bool = True
+        self,
+        codes: str,
+        language: str,
+        *,
+        moses: bool = True,
+        normalised: bool = False,
+        dashes: bool = True,
     ) -> None:
         self._bpe = Bpe(codes)
+        self._cuts_words = moses
         self._language = language
         self._normalised = normalised
         self._dashes = dashes
@@ -46,15 +54,21 @@ class MosesBpe:
         return normalizer, tokenizer, joiner
 
     def cut(self, text: str) -> list[str]:
+        return [piece for word in self._words(text) for piece in self._bpe.cut(word)]
+
+    def _words(self, text: str) -> list[str]:
+        if not self._cuts_words:
+            return text.split()
         normalizer, tokenizer, _ = self._tools
         if self._normalised:
             text = normalizer.normalize(text)
-        words = tokenizer.tokenize(text, aggressive_dash_splits=self._dashes, escape=True)
-        return [piece for word in words for piece in self._bpe.cut(word)]
+        return tokenizer.tokenize(text, aggressive_dash_splits=self._dashes, escape=True)
 
     def join(self, pieces: Iterable[str]) -> str:
-        _, _, joiner = self._tools
         words = (" ".join(pieces) + " ").replace(f"{GLUE} ", "").split()
+        if not self._cuts_words:
+            return " ".join(words)
+        _, _, joiner = self._tools
         return joiner.detokenize(words)
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.family import Options
 from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer import load_tokenizer
 from tests.parity.conversion_checks import (
     assert_equal_models,
     attention,
@@ -250,3 +251,28 @@ def test_dictionaries_beside_a_checkpoint_that_names_no_languages(tmp_path: Path
         settings = json.loads((out / "tokenizer_config.json").read_text())
         assert settings == {"source_lang": "de", "target_lang": "en", "moses": True}
         assert (out / "bpecodes").is_file()
+
+
+@pytest.mark.parametrize("named", ["the file", "the folder", "the dictionaries"])
+def test_dictionaries_in_a_folder_near_the_checkpoints(tmp_path: Path, named: str) -> None:
+    """As fairseq lays them out. Quotes that Moses would have escaped show that it cut none."""
+    state, args = shapes(), arguments()
+    del args.source_lang, args.target_lang
+    words = [len(state[f"{s}.embed_tokens.weight"]) - 4 for s in ("encoder", "decoder")]
+    model = tmp_path / "model"
+    for name in ("checkpoints", "data", "logs"):
+        (model / name).mkdir(parents=True)
+    torch.save(checkpoint(state, args, new=False), model / "checkpoints" / "checkpoint_best.pt")
+    lists = [model / "data" / f"dict.{language}.txt" for language in ("roman", "nqo")]
+    for path, count in zip(lists, words, strict=True):
+        path.write_text('a@@ 3\nb 2\n" 1\n' + "".join(f"x{i} 1\n" for i in range(count - 3)))
+    (model / "data" / "bpe.code").write_text("#version: 0.2\nx a\n")
+    options = Options()
+    if named == "the dictionaries":
+        options = Options(source_vocab=lists[0], target_vocab=lists[1])
+    path = model if named == "the folder" else model / "checkpoints" / "checkpoint_best.pt"
+    convert(path, tmp_path / "out", options)
+    tokenizer = load_tokenizer(tmp_path / "out")
+    assert tokenizer.encode_source('ab " b') == [4, 5, 6, 5]
+    assert tokenizer.decode([4, 5, 6, 2]) == 'ab "'
+    assert tokenizer.target_vocab_size == words[1] + 4

@@ -49,3 +49,11 @@ def test_text_comes_back(tmp_path: Path) -> None:
     (tmp_path / "bpecodes").write_text(codes)
     tokenizer = load_tokenizer(tmp_path)
     assert tokenizer.decode(tokenizer.encode_source(text)) == text
+
+
+def test_codes_without_moses_cut_what_stands_between_spaces() -> None:
+    codes = learned()
+    text = 'a "newest" well-known  banana, lower'
+    cutter = MosesBpe(codes, "en", moses=False)
+    assert cutter.cut(text) == BPE(io.StringIO(codes)).process_line(text).split()
+    assert cutter.join(cutter.cut(text)) == " ".join(text.split())
