@@ -68,9 +68,11 @@ def _row(n: int) -> np.ndarray:
 # The file
 
 
-def write_bin(path: Path, arrays: Mapping[str, np.ndarray], kind: str = "float32") -> Path:
+def write_bin(
+    path: Path, arrays: Mapping[str, np.ndarray], kind: str = "float32", yaml: str = YAML
+) -> Path:
     """In one of Marian's types: matrices are quantised where it is intgemm8 or intgemm16."""
-    config = np.frombuffer(YAML.encode() + b"\0", np.int8)
+    config = np.frombuffer(yaml.encode() + b"\0", np.int8)
     items = [(name, *_item(name, a, kind)) for name, a in sorted(arrays.items())]
     items.append(("special:model.yml", 0x101, config.shape, config.tobytes()))
     names = [name.encode() + b"\0" for name, *_ in items]

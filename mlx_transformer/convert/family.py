@@ -88,6 +88,10 @@ def _any(source: Source) -> bool:
     return True
 
 
+def _as_it_is(source: Source) -> Source:
+    return source
+
+
 def _nowhere_else(keys: Collection[str]) -> dict[str, str]:
     return {}
 
@@ -116,6 +120,7 @@ class Family:
     matches: Callable[[Source], bool] = _any  # where the anchor is not enough
     # Where its stacks can be anywhere: what keys start with, and what the table says instead.
     stacks: Callable[[Collection[str]], Mapping[str, str]] = _nowhere_else
+    prepared: Callable[[Source], Source] = _as_it_is  # e.g. layers that a file holds once for many
     found: Callable[[Source], Table] = _nothing  # lines that depend on the checkpoint
     copies: Mapping[str, str] = field(default_factory=dict)  # keys that must repeat another one
     ignored: tuple[str, ...] = ()  # regular expressions of keys that mean nothing
@@ -146,7 +151,7 @@ def open_source(
     _check_one_to_one(names, checkpoint)
     tensors = {name: checkpoint.tensors[key] for name, key in names.items()}
     source = Source(checkpoint, tensors, names, options)
-    return source if trusted or family.matches(source) else None
+    return family.prepared(source) if trusted or family.matches(source) else None
 
 
 @contextmanager

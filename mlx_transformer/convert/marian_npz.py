@@ -82,8 +82,27 @@ TABLE: Table = {
     **norm("decoder.norm", "decoder_top"),
 }
 ACTIVATIONS = {"swish": "swish", "relu": "relu", "gelu": "gelu_sigmoid"}
+TIED = "transformer-tied-layers"
 SOURCE_WORDS = ("encoder_Wemb", "Wemb")
 TARGET_WORDS = ("decoder_Wemb", "Wemb")
+
+
+def prepared(source: Source) -> Source:
+    """Tied layers of the decoder, which the file holds once, under every number that uses them"""
+    text = config_text(source) if source.has(CONFIG) else ""
+    numbers = [int(item) for item in listed(text, TIED) if re.fullmatch(r"[0-9]{1,3}", item)]
+    if not numbers:
+        return source
+    layer = re.compile(r"decoder_l(\d+)_(.+)")
+    split = {key: match for key in source.tensors if (match := layer.fullmatch(key))}
+    names = {key: key for key in source.tensors if key not in split}
+    for n, number in enumerate(numbers, 1):
+        names |= {f"decoder_l{n}_{m[2]}": k for k, m in split.items() if int(m[1]) == number}
+    return replace(
+        source,
+        tensors={name: source.tensors[key] for name, key in names.items()},
+        original={name: source.original[key] for name, key in names.items()},
+    )
 
 
 def found(source: Source) -> dict[str, Line]:
@@ -111,6 +130,10 @@ def padding_id(source: Source) -> int:
 def settings(source: Source) -> dict[str, Any]:
     config = config_of(source)
     _check_supported(config)
+    for side, name in (("encoder", "enc-depth"), ("decoder", "dec-depth")):
+        depth = source.count_layers(LAYERS[side])
+        if config.get(name, str(depth)) != str(depth):
+            raise InputError(f"Marian's {name} is {config[name]}, but the file has {depth} layers")
     return {
         "h": int(config.get("transformer-heads", "8")),
         "norm": "pre" if "n" in config.get("transformer-preprocess", "") else "post",
@@ -154,11 +177,15 @@ def _check_supported(config: Mapping[str, str]) -> None:
 
 
 def config_of(source: Source) -> dict[str, str]:
-    """The YAML text that Marian keeps in the file"""
     if not source.has(CONFIG):
         raise InputError(f"the file has no {CONFIG}, so it does not say what model it is")
+    return plain_lines(config_text(source))
+
+
+def config_text(source: Source) -> str:
+    """The YAML that Marian keeps in the file"""
     text = source.tensors[CONFIG].numpy().tobytes().rstrip(b"\0")
-    return plain_lines(text.decode("utf-8", "replace"))
+    return text.decode("utf-8", "replace")
 
 
 def plain_lines(text: str) -> dict[str, str]:
@@ -209,12 +236,18 @@ def vocabulary(source: Source) -> Mapping[str, Path | bytes]:
 def named_vocabularies(folder: Path) -> list[Path]:
     """The SentencePiece vocabularies that a decoder's config beside the model names, if it does"""
     for text in configs_beside(folder):
-        _, _, listed = f"\n{text}".partition("\nvocabs:")
-        items = takewhile(lambda line: line.startswith("-"), map(str.strip, listed.split("\n")[1:]))
-        files = [folder / Path(item.strip("- \"'")).name for item in items]
+        files = [folder / Path(item).name for item in listed(text, "vocabs")]
         if files and all(file.suffix == ".spm" and file.is_file() for file in files):
             return files
     return []
+
+
+def listed(text: str, name: str) -> list[str]:
+    """The items of a list in YAML, a line each or in brackets"""
+    _, _, behind = f"\n{text}".partition(f"\n{name}:")
+    first, *lines = behind.split("\n")
+    items = [*takewhile(lambda line: line.startswith("-"), map(str.strip, lines))]
+    return [item.strip("- \"'") for item in items or first.strip(" []").split(",")]
 
 
 def configs_beside(folder: Path) -> list[str]:
@@ -314,6 +347,7 @@ FAMILY = Family(
     table=TABLE,
     settings=settings,
     original=plain_pass("marian-npz", TENSOR_NAMES),
+    prepared=prepared,
     found=found,
     ignored=(CONFIG, r".*_QuantMultA"),  # how a processor rounds what it multiplies
     vocabulary=vocabulary,

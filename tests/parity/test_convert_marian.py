@@ -16,7 +16,7 @@ from mlx_transformer.convert.verify import verify
 from mlx_transformer.decoding.options import model_options
 from mlx_transformer.errors import InputError
 from mlx_transformer.storage import load_model
-from tests.marian_models import V, logits, quantized, student, write_bin
+from tests.marian_models import YAML, V, logits, quantized, student, write_bin
 
 SOURCE, TARGET = [5, 9, 2, 17, 0], [3, 8, 8, 21, 4, 11, 6]
 
@@ -49,6 +49,26 @@ def test_it_verifies(tmp_path: Path) -> None:
     path = write_bin(tmp_path / "model.bin", student())
     convert(path, tmp_path / "ours")
     assert verify(path, tmp_path / "ours", Options()).holds
+
+
+@pytest.mark.parametrize("spelled", ["\n  - 1\n  - 1\n", " [1, 1]\n"], ids=["lines", "brackets"])
+def test_tied_layers_of_the_decoder_are_used_again(tmp_path: Path, spelled: str) -> None:
+    weights = student()
+    stored = {name: array for name, array in weights.items() if "decoder_l2" not in name}
+    for name in weights.keys() - stored.keys():
+        weights[name] = weights[name.replace("l2", "l1")]
+    yaml = YAML.replace("\n  []\n", spelled)
+    path = write_bin(tmp_path / "model.bin", stored, yaml=yaml)
+    convert(path, tmp_path / "ours")
+    model = load_model(tmp_path / "ours", mx.float32)
+    found = np.array(model(mx.array([SOURCE]), mx.array([TARGET])))[0, :, :V]
+    np.testing.assert_allclose(found, logits(weights, SOURCE, TARGET), atol=2e-4)
+
+
+def test_layers_that_are_missing_are_said(tmp_path: Path) -> None:
+    stored = {name: array for name, array in student().items() if "encoder_l2" not in name}
+    with pytest.raises(InputError, match="enc-depth is 2, but the file has 1 layers"):
+        convert(write_bin(tmp_path / "model.bin", stored), tmp_path / "ours")
 
 
 def test_the_decoders_config_names_vocabularies_and_search(tmp_path: Path) -> None:
