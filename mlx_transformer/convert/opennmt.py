@@ -11,6 +11,7 @@ from mlx_transformer.convert.mapping import ZEROS, Table, stack, under
 from mlx_transformer.convert.originals import plain_pass
 from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer.transformers_files import SETTINGS
 
 
 def norm(ours: str, theirs: str) -> Table:
@@ -111,13 +112,21 @@ def _id(words: list[object], word: str) -> int:
 
 
 def vocabulary(source: Source) -> Mapping[str, bytes]:
-    """`vocab.json` of both sides, which beside SentencePiece models makes a tokenizer."""
+    """`vocab.json` of both sides: numbers of words, or of pieces where a user names SentencePiece
+    models. Only targets end in </s>."""
     files = {}
     for side, name in (("src", "vocab.json"), ("tgt", "target_vocab.json")):
         if words := words_of(source, side):
             ids = {str(word): i for i, word in enumerate(words)}
             files[name] = json.dumps(ids, ensure_ascii=False).encode()
-    return files
+    settings = {"tokenizer_class": "PreTrainedTokenizer", "frame": {"after": []}}
+    return {**files, SETTINGS: json.dumps(settings).encode()} if files else {}
+
+
+def generation(source: Source) -> dict[str, Any]:
+    """Words between spaces, such as a molecule's atoms, are not sentences to be cut apart."""
+    words_alone = words_of(source, "src") and source.options.source_vocab is None
+    return {"whole_lines": True} if words_alone else {}
 
 
 TENSOR_NAMES = TensorNames(
@@ -151,4 +160,5 @@ FAMILY = Family(
     original=plain_pass("opennmt", TENSOR_NAMES),
     ignored=(r"decoder\.transformer_layers\.\d+\.mask",),  # the causal mask
     vocabulary=vocabulary,
+    generation=generation,
 )

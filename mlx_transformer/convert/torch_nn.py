@@ -201,6 +201,11 @@ def vocabulary(source: Source) -> dict[str, Path | bytes]:
     return {**files, "tokenizer_config.json": b'{"tokenizer_class": "PreTrainedTokenizer"}'}
 
 
+def generation(source: Source) -> dict[str, Any]:
+    """Such programs read a line as it is: a word, a formula, a text without an end."""
+    return {"whole_lines": True} if vocabularies(source) else {}
+
+
 # The user's own modules around torch.nn.Transformer: our names, and those of `torch_example`.
 OWN_MODULES = {
     "source_words.weight": "source_embedding.weight",
@@ -257,4 +262,5 @@ FAMILY = Family(
     settings=settings,
     original=original,
     vocabulary=vocabulary,
+    generation=generation,
 )

@@ -16,8 +16,14 @@ SPECIAL = {
 }
 
 
+BRACKETED = {name for names in SPECIAL.values() for name in names} | {"cls", "sep", "mask"}
+
+
 def is_special(word: str) -> bool:
-    return re.fullmatch(r"<.+>|\[.+\]", word) is not None
+    """<...>, and of [...] what has such a name: atoms of molecules are written [nH]."""
+    if re.fullmatch(r"\[.+\]", word):
+        return word[1:-1].lower() in BRACKETED
+    return re.fullmatch(r"<.+>", word) is not None
 
 
 def special_ids(vocab: Mapping[str, int]) -> dict[str, int]:

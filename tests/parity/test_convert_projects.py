@@ -12,7 +12,9 @@ import torch.nn.functional as F
 
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.family import Options
+from mlx_transformer.decoding.options import model_options
 from mlx_transformer.errors import InputError
+from mlx_transformer.tokenizer import load_tokenizer
 from tests.parity.conversion_checks import (
     assert_equal_models,
     attention,
@@ -294,8 +296,8 @@ def test_opennmt(tmp_path: Path, version: int) -> None:
     state = opennmt_state(bias=version == 2, old_norms=version == 2)
     generator = randomly({"weight": (TARGET_V, D), "bias": (TARGET_V,)}, seed=5)
     vocab = {
-        "src": WORDS + [f"s{i}" for i in range(V - 4)],
-        "tgt": WORDS + [f"t{i}" for i in range(TARGET_V - 4)],
+        "src": WORDS + ["s0", "[nH]"] + [f"s{i}" for i in range(2, V - 4)],
+        "tgt": WORDS + ["t0", "[nH]"] + [f"t{i}" for i in range(2, TARGET_V - 4)],
         "data_task": "seq2seq",
         "decoder_start_token": "<s>",
     }
@@ -315,7 +317,10 @@ def test_opennmt(tmp_path: Path, version: int) -> None:
     config = assert_equal_models(tmp_path / "out", opennmt_logits(state, generator)).config
     assert (config.pad_id, config.start_id, config.eos_id) == (1, 2, 3)
     assert config.attention_bias == (version == 2)
-    assert json.loads((tmp_path / "out" / "vocab.json").read_text())["s0"] == 4
+    tokenizer = load_tokenizer(tmp_path / "out")
+    assert tokenizer.sources(["s0 [nH] s2 ?"], config.eos_id) == [[4, 5, 6, 0]]  # no end
+    assert tokenizer.decode([2, 5, 4, 3]) == "[nH] t0"
+    assert model_options(tmp_path / "out").whole_lines
 
 
 def test_opennmt_with_relative_positions_is_refused(tmp_path: Path) -> None:

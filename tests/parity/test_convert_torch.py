@@ -12,6 +12,7 @@ from torch import nn
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.verify import verify
+from mlx_transformer.decoding.options import model_options
 from mlx_transformer.tokenizer import load_tokenizer
 from tests.parity.conversion_checks import assert_equal_models, sinusoids
 
@@ -166,3 +167,4 @@ def test_one_list_beside_the_weights(tmp_path: Path) -> None:
     convert(tmp_path / "model.pt", tmp_path / "out", Options(settings={"h": 4}))
     tokenizer = load_tokenizer(tmp_path / "out")
     assert tokenizer.sources(["ba"], eos_id=3) == [[5, 4, 3]]
+    assert model_options(tmp_path / "out").whole_lines
