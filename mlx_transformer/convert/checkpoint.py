@@ -40,11 +40,18 @@ MODULE_SETTINGS = ("num_heads", "norm_first", "padding_idx")
 EXTRA_STATE_KEYS = ("generator",)
 
 
+def _node_value(node: object) -> object:
+    state = node.state if isinstance(node, Record) else None
+    return state["_val"] if isinstance(state, dict) and "_val" in state else node
+
+
 class Fields(Mapping[str, object]):
     """Settings that a file brings along. A file may say anything: each is asked for by kind."""
 
     def __init__(self, values: object):
         values = values.state if isinstance(values, Record) else values
+        if isinstance(values, dict) and isinstance(nodes := values.get("_content"), dict):
+            values = {name: _node_value(node) for name, node in nodes.items()}  # OmegaConf's
         self._values = values if isinstance(values, dict) else {}
 
     def __getitem__(self, name: str) -> object:

@@ -25,6 +25,11 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import shown
 
 LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
+# What other zips of PyTorch's have inside.
+OTHER_ZIPS = {
+    "/.data/extern_modules": "a torch.package",
+    "/models/model.json": "a program of torch.export",
+}
 RE_SAVE = "load it where it was made and save only its state_dict()"
 
 
@@ -44,6 +49,9 @@ def read_torch(path: Path) -> object:
 
 def _read_zip(path: Path) -> object:
     members = zip_members(path)
+    for end, kind in OTHER_ZIPS.items():
+        if any(name.endswith(end) for name in members):
+            raise InputError(f"this is {kind}, not a file of torch.save; {RE_SAVE}")
     pickles = [name for name in members if name.rpartition("/")[2] == "data.pkl"]
     if len(pickles) != 1:
         raise InputError(f"a torch.save file holds one data.pkl, this zip holds {len(pickles)}")

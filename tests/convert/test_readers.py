@@ -346,3 +346,32 @@ def test_lightning_hyper_parameters_are_a_dict(tmp_path: Path) -> None:
 
 class Hyper(dict[str, int]):
     pass
+
+
+class Node:
+    """As OmegaConf's are pickled: a setting is a `_val`, a group is a `_content` of nodes."""
+
+    def __init__(self, **state: object) -> None:
+        self.__dict__.update(state)
+
+
+def test_settings_of_omegaconf(tmp_path: Path) -> None:
+    group = Node(
+        _metadata=Node(key="model"), _content={"nhead": Node(_val=4), "x": Node(_val=None)}
+    )
+    config = Node(_content={"model": group, "pad_idx": Node(_val=1)}, _parent=None)
+    torch.save({"state_dict": STATE, "hyper_parameters": config}, tmp_path / "a.ckpt")
+    said = read_checkpoint(tmp_path / "a.ckpt").fields("hyper_parameters")
+    assert said.integer("pad_idx") == 1
+    assert said.inner("model").integer("nhead") == 4
+
+
+def test_other_zips_of_pytorch_are_named(tmp_path: Path) -> None:
+    for inside, kind in (
+        ("a/.data/extern_modules", "torch.package"),
+        ("a/models/model.json", "exp"),
+    ):
+        with zipfile.ZipFile(tmp_path / "a.pt", "w") as file:
+            file.writestr(inside, "")
+        with pytest.raises(InputError, match=rf"{kind}.*save only its state_dict"):
+            read_checkpoint(tmp_path / "a.pt")
