@@ -200,7 +200,8 @@ def _converted_file(path: Path, dtype: str | None, tell: Tell) -> Path:
 
 
 def _stamp(path: Path) -> str:
-    files = [path] if path.is_file() else sorted(p for p in path.iterdir() if p.is_file())
+    inside = [path, *path.glob("*"), *path.glob("*/*")]  # weights may lie in a folder of their own
+    files = sorted(p for p in inside if p.is_file())
     stats = [(str(p), p.stat().st_size, p.stat().st_mtime_ns) for p in files]
     return hashlib.sha256(repr(stats).encode()).hexdigest()[:12]
 
@@ -228,12 +229,15 @@ def _keep(
 
 @contextmanager
 def _called(checkpoint: Path, name: str) -> Iterator[None]:
-    """Say in each error the name that was typed, not the folder that the hub keeps it in."""
+    """Say in each error the name that was typed, not the folder that the hub keeps it in, and where
+    what a checkpoint leaves open can be said: whoever opens a model has no options for it."""
     try:
         yield
     except InputError as error:
         message = str(error).replace(str(checkpoint), name)
-        raise InputError(message, options=error.options) from error
+        if error.options:
+            message += f". Convert it by itself, with options: mlx-transformer convert {name} ..."
+        raise InputError(message) from error
 
 
 def languages_of(model: Path) -> tuple[list[str], list[str]]:

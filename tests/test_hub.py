@@ -202,6 +202,24 @@ def test_a_foreign_directory_is_a_model(server, marian, ours, tmp_path):
     assert len(hub.cached()) == 1, "what was made of the older file is gone"
 
 
+def test_weights_in_a_folder_of_their_own_are_a_model_of_their_own(server, tmp_path):
+    for place in ("a", "b"):
+        (tmp_path / place / "model" / "checkpoints").mkdir(parents=True)
+        (tmp_path / place / "model" / "checkpoints" / "checkpoint_best.pt").write_text(place)
+    assert hub._stamp(tmp_path / "a" / "model") != hub._stamp(tmp_path / "b" / "model")
+
+
+def test_what_a_checkpoint_leaves_open_is_said_to_convert(server, tmp_path, capsys):
+    from torch import nn, save
+
+    words = {"emb.weight": nn.Embedding(9, 8).weight}
+    save(nn.Transformer(8, 2, 1, 1, 16).state_dict() | words, tmp_path / "mine.pt")
+    assert main(["translate", "--model", str(tmp_path / "mine.pt"), TEXT]) == 2
+    said = capsys.readouterr().err
+    assert "give h and pad_id and start_id and eos_id" in said
+    assert f"mlx-transformer convert {tmp_path / 'mine.pt'} ..." in said and "--h" not in said
+
+
 def test_what_is_no_model_is_said_as_ever(tmp_path):
     with pytest.raises(InputError, match="is not a model directory: it has no"):
         load(tmp_path)
