@@ -7,8 +7,10 @@ import re
 import socket
 import threading
 from collections import Counter
+from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -24,6 +26,7 @@ class HubServer(ThreadingHTTPServer):
         self.cut_after: dict[str, int] = {}  # by file, once: bytes after which the line goes dead
         self.spoiled: set[str] = set()  # files whose last byte arrives changed
         self.uploaded: dict[str, dict[str, bytes]] = {}  # by model, the files
+        self.connections: list[socket.socket] = []  # open ones among them: clients keep theirs
         self.requests: Counter[tuple[str, str]] = Counter()  # by method and file
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -31,9 +34,16 @@ class HubServer(ThreadingHTTPServer):
     def url(self) -> str:
         return f"http://127.0.0.1:{self.server_port}"
 
+    def process_request(self, request: Any, client_address: Any) -> None:
+        self.connections.append(request)
+        super().process_request(request, client_address)
+
     def stop(self) -> None:
         self.shutdown()
         self.server_close()
+        for connection in self.connections:
+            with suppress(OSError):  # closed already
+                connection.shutdown(socket.SHUT_RDWR)
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that hangs up is no news."""

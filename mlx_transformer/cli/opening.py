@@ -27,7 +27,9 @@ def download_bar() -> "type[tqdm]":
 
     class DownloadBar(tqdm):
         def __init__(self, *args: Any, **kwargs: Any) -> None:
-            shown = {"disable": None, "file": sys.stderr, "leave": False}
+            # Theirs is the address of the file, or its end.
+            name = str(kwargs.get("desc") or "").rpartition("/")[2]
+            shown = {"disable": None, "file": sys.stderr, "leave": False, "desc": name}
             super().__init__(*args, **{**kwargs, **shown})
 
     return DownloadBar

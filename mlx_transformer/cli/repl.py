@@ -77,10 +77,10 @@ class Repl:
         self._take(*open_named(args, checked=False))
 
     def _take(self, model: Path | None, translator: Translator | Pivot) -> None:
-        """A model, or two in a row"""
-        self._model, self._translator = model, translator
-        options = self._options_over(self._translator.defaults)
+        """A model, or two in a row; if its options cannot be, the one before stays."""
+        options = self._options_over(translator.defaults)
         self._options = replace(options, **self._changes)
+        self._model, self._translator = model, translator
 
     def run(self) -> None:
         session: PromptSession[str] = PromptSession(

@@ -1,15 +1,20 @@
 """The prompt, typed into through a real pseudo-terminal."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+import mlx_transformer
 from mlx_transformer.cli.attention_map import attention_map
+from mlx_transformer.convert.export_marian import export_marian
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.translator import Translation, load
+from mlx_transformer.storage import load_model
+from mlx_transformer.tokenizer import load_tokenizer
 from tests.cli.terminal import Terminal
 from tests.decoding.random_models import ending_model
 from tests.hub_server import HubServer
@@ -120,25 +125,77 @@ def test_models_are_changed(prompt: Terminal, models: Path) -> None:
     assert prompt.answer(TEXT).splitlines()[0] == here
 
 
-def test_a_model_of_the_hub_is_taken_by_name(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[HubServer]:
+    """A hub with a model as OPUS-MT's are; what is downloaded and converted stays in `tmp_path`."""
+    original, folder = tmp_path / "original", tmp_path / "published"
+    for each in (original, folder):
+        each.mkdir()
+    write_model(original, seed=3)
+    export_marian(load_model(original), load_tokenizer(original), folder)
     server = HubServer()
-    server.models["org/back"] = models / "de-en"
+    server.models["org/tiny-de-en"] = folder
     for name, value in {
         "HF_ENDPOINT": server.url, "HF_HUB_OFFLINE": "0",
         "HF_HOME": str(tmp_path / "hf"), "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }.items():  # fmt: skip
         monkeypatch.setenv(name, value)
-    terminal = Terminal("translate", "--model", str(models / "en-de"), state=tmp_path)
-    terminal.wait_for(Terminal.PROMPT)
-    here, back = (load(models / name).translate(TEXT).text for name in ("en-de", "de-en"))
-    assert "no such model on the hub" in terminal.answer(":model org/nothing")
-    assert terminal.answer(TEXT).splitlines()[0] == here  # the old one is still there
-    assert terminal.answer(":model org/back").endswith("org/back")
+    yield server
     server.stop()
-    assert terminal.answer(TEXT).splitlines()[0] == back
-    assert terminal.close() == 0
+
+
+def test_a_model_of_the_hub_is_taken_by_name(
+    hub: HubServer, prompt: Terminal, models: Path, tmp_path: Path
+) -> None:
+    here = load(models / "en-de").translate(TEXT).text
+    back = mlx_transformer.load(hub.models["org/tiny-de-en"]).translate(TEXT).text
+    assert here != back
+    said = prompt.answer(":model org/tiny-de-en")
+    steps = "downloading org/tiny-de-en", "\nconfig.json: ", "converting org/tiny-de-en, this once"
+    assert [*map(said.index, steps)] == sorted(map(said.index, steps))
+    assert re.search(r"model\.safetensors: +\d+%\|", said)  # the bar
+    assert said.endswith("org/tiny-de-en")
+    assert prompt.answer(TEXT).splitlines()[0] == back
+    asked = hub.requests.total()
+    hub.stop()
+    prompt.answer(f":model {models / 'en-de'}")
+    assert prompt.answer(TEXT).splitlines()[0] == here
+    assert prompt.answer(":model org/tiny-de-en") == "org/tiny-de-en"  # without a network
+    assert prompt.answer(TEXT).splitlines()[0] == back
+    again = Terminal("translate", "--model", "org/tiny-de-en", state=tmp_path)
+    assert "tiny-de-en: type a text, or :help" in again.wait_for(Terminal.PROMPT)
+    assert again.answer(TEXT).splitlines()[0] == back
+    assert again.close() == 0 and hub.requests.total() == asked
+
+
+def test_a_model_that_cannot_be_had_leaves_the_one_before(
+    hub: HubServer, prompt: Terminal, models: Path, tmp_path: Path
+) -> None:
+    here = load(models / "en-de").translate(TEXT).text
+    led, damaged = tmp_path / "led", tmp_path / "damaged"
+    for folder in (led, damaged):
+        shutil.copytree(hub.models["org/tiny-de-en"], folder)
+    config = led / "config.json"
+    config.write_text(config.read_text().replace('"marian"', '"led"'))
+    weights = damaged / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    hub.models |= {"org/led": led, "org/damaged": damaged, "org/gated": led}
+    hub.gated = {"org/gated"}
+    for name, sentence in {
+        "org/nothing": "no such model on the hub",
+        "org/gated": "org/gated is gated: accept its terms at",
+        "org/tiny-de-en@v9": "org/tiny-de-en has no revision 'v9'",
+        "org/led": "org/led is LED",
+        "org/damaged": "org/damaged: ",
+    }.items():
+        said = prompt.answer(f":model {name}")
+        assert sentence in said and "Traceback" not in said
+        assert prompt.answer(TEXT).splitlines()[0] == here
+        assert str(models / "en-de") in prompt.answer(":help")
+    hub.stop()
+    assert "cannot be reached for org/tiny-de-en" in prompt.answer(":model org/tiny-de-en")
+    assert prompt.answer(TEXT).splitlines()[0] == here
+    assert not [*(tmp_path / "cache").rglob("*.safetensors")]
 
 
 def test_mistakes_are_one_sentence(prompt: Terminal) -> None:
