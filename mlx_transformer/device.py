@@ -184,7 +184,7 @@ def layer_norm(x: mx.array, weight: mx.array, bias: mx.array, eps: float) -> mx.
 
 
 def exp_below(x: mx.array, greatest: mx.array) -> mx.array:
-    """e^(x - greatest), to a few millionths of e^0; no x is above its `greatest`."""
+    """e^(x - greatest), to a few ten-millionths of e^0; no x is above its `greatest`."""
     return mx.exp(x - greatest) if is_gpu() else kernels.exp_below(x, greatest)
 
 

@@ -103,10 +103,16 @@ def _powers(x: mx.array, greatest: mx.array) -> mx.array:
     Arithmetic alone compiles to vector instructions: many times as fast as `mx.exp`.
     """
     y = mx.maximum(x - greatest, -87.0)
-    power = mx.array(1 / math.factorial(5) / 32**5)
-    for n in reversed(range(5)):
-        power = power * y + 1 / math.factorial(n) / 32**n
-    for _ in range(5):
+    less = mx.array(1 / math.factorial(5) / 32**5)
+    for n in reversed(range(1, 5)):
+        less = less * y + 1 / math.factorial(n) / 32**n
+    less = less * y  # e^(y/32) - 1
+    # A square doubles the error of rounding. So the 1, beside which most digits of small numbers
+    # are lost, is added late: (1+a)^2 - 1 = a^2 + 2a.
+    for _ in range(3):
+        less = less * less + (less + less)
+    power = less + 1
+    for _ in range(2):
         power = power * power
     return power
 

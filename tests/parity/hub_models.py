@@ -38,6 +38,14 @@ def _maker(name: str, settings: dict[str, Any]) -> Callable[..., PreTrainedModel
     return make
 
 
+# How much larger the matrices of cross-attention are, so that searches tell sources apart.
+CROSS = 2.5
+
+
+def in_cross_attention(name: str) -> bool:
+    return "encoder_attn." in name or "EncDecAttention" in name
+
+
 def scattered(model: PreTrainedModel) -> PreTrainedModel:
     """Weights far from zero, so that words differ in probability and every source matters."""
     with torch.no_grad():
@@ -47,8 +55,8 @@ def scattered(model: PreTrainedModel) -> PreTrainedModel:
             deviation = 1.5 / weights.shape[-1] ** 0.5 if weights.ndim == 2 else 0.1
             if name.endswith("Attention.q.weight"):  # T5 leaves it to them to divide by sqrt(d_k)
                 deviation /= model.config.d_kv**0.5
-            if "encoder_attn." in name or "EncDecAttention" in name:
-                deviation *= 2.5
+            if in_cross_attention(name):
+                deviation *= CROSS
             is_scale = weights.ndim == 1 and name.endswith("norm.weight")
             weights.copy_(torch.randn_like(weights) * deviation + is_scale)
         if hasattr(model, "final_logits_bias"):

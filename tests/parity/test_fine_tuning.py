@@ -16,12 +16,12 @@ from mlx_transformer.recipes import TrainingConfig
 from mlx_transformer.storage import load_model
 from mlx_transformer.training.step import TrainStep, initial_state
 from tests.parity.conversion_checks import random_sources
-from tests.parity.hub_models import MODELS
+from tests.parity.hub_models import CROSS, MODELS, in_cross_attention
 
 pytestmark = pytest.mark.slow
 
 STEPS = 20
-RATE, EPS = 3e-4, 1e-6  # Adam makes steps of noise where gradients are as small as its epsilon
+RATE, EPS = 1e-4, 1e-8
 TRAINING = TrainingConfig(schedule="constant", learning_rate=RATE, warmup=0, eps=EPS)
 
 Batch = tuple[np.ndarray, np.ndarray, np.ndarray]  # source, target shifted, target
@@ -38,33 +38,42 @@ def uncompiled() -> Iterator[None]:
 @pytest.mark.parametrize("name", MODELS)
 def test_twenty_steps_fall_as_in_pytorch(name: str, tmp_path: Path) -> None:
     original = calmed(MODELS[name]())
+    falls_alike(original, batches(original, 58), tmp_path)
+
+
+def falls_alike(original: PreTrainedModel, batches: list[Batch], tmp_path: Path) -> None:
+    trained_as_ours(original)
     original.save_pretrained(tmp_path / "original")
     convert(tmp_path / "original", tmp_path / "ours")
-    expected = list(their_losses(original, batches(original)))
-    found = our_losses(tmp_path / "ours", batches(original))
-    assert np.abs(np.subtract(found, expected)).max() < 1e-3
+    expected = list(their_losses(original, batches))
+    found = our_losses(tmp_path / "ours", batches)
+    assert np.abs(np.subtract(found, expected)).max() < 1e-4
     assert expected[-1] < expected[0] - 0.1  # it does learn
 
 
 def calmed(model: PreTrainedModel) -> PreTrainedModel:
-    """Weights as training leaves them: with sharper ones a rounding grows in every step."""
+    """Cross-attention no sharper than the rest: with it, PyTorch's own losses of T5's younger kin
+    in float32 are 1e-2 from those in float64, and nobody could agree with them."""
     with torch.no_grad():
-        for weights in model.parameters():
-            if weights.ndim == 2 and weights.requires_grad:  # Pegasus has positions by a formula
-                weights *= 0.5
-        for module in model.modules():
-            if isinstance(module, torch.nn.Embedding):
-                # Where padding is also the start, as in Pegasus, that would keep its vector fixed.
-                module.padding_idx = None
-        if hasattr(model, "final_logits_bias"):  # which transformers does not train
-            model.final_logits_bias.zero_()
+        for name, weights in model.named_parameters():
+            if weights.ndim == 2 and in_cross_attention(name):
+                weights /= CROSS
     return model
 
 
-def batches(model: PreTrainedModel) -> list[Batch]:
+def trained_as_ours(model: PreTrainedModel) -> None:
+    for module in model.modules():
+        if isinstance(module, torch.nn.Embedding):
+            # Where padding is also the start, as in Pegasus, that would keep its vector fixed.
+            module.padding_idx = None
+    if hasattr(model, "final_logits_bias"):  # which transformers does not train
+        model.final_logits_bias.zero_()
+
+
+def batches(model: PreTrainedModel, words: int) -> list[Batch]:
     """Copying, of which the model has no idea yet"""
     config = model.config
-    ids = random_sources(58, config.pad_token_id, config.eos_token_id, n=16)
+    ids = random_sources(words, config.pad_token_id, config.eos_token_id, n=16)
     start = config.decoder_start_token_id
     shifted = np.insert(ids, 0, start, axis=1)[:, :-1]
     return [(ids, shifted, ids)] * STEPS

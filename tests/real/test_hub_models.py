@@ -17,6 +17,7 @@ from mlx_transformer.decoding.options import model_options
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import load
 from mlx_transformer.storage import load_model
+from tests.parity.test_fine_tuning import batches, falls_alike, uncompiled  # noqa: F401
 from tests.real.models import real_model
 
 pytestmark = pytest.mark.slow
@@ -55,6 +56,12 @@ def test_bart_reads_and_writes_text(tmp_path: Path) -> None:
     translator = load(tmp_path / "ours")
     texts = [t.text for t in translator.translate(["hello", "transformer", "photosynthesis"])]
     assert texts == ["hˈɛlO", "tɹænsfˈɔɹməɹ", "fˌOɾOsˈɪnθəsɪs"]
+
+
+@pytest.mark.usefixtures("uncompiled")
+def test_bart_goes_on_learning_as_in_pytorch(tmp_path: Path) -> None:
+    theirs = BartForConditionalGeneration.from_pretrained(real_model("bart-g2p") / "hf").eval()
+    falls_alike(theirs, batches(theirs, words=40), tmp_path)
 
 
 def test_mt5_gives_transformers_logits(tmp_path: Path) -> None:
