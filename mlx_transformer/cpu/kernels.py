@@ -5,7 +5,7 @@ more memory than the arithmetic needs. Its exponential and sums go number by num
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import cast
 
@@ -16,6 +16,7 @@ from mlx_transformer.cpu import blas
 
 # At or below this many tokens launch overhead dominates; use MLX's fused operation.
 FEW_TOKENS = 16
+COLUMNS = 256  # that MLX reduces side by side
 
 Arrays = Sequence[mx.array]
 
@@ -125,8 +126,21 @@ exp_below = mx.compile(_powers, shapeless=True)
 @mx.compile
 def logsumexp(x: mx.array) -> mx.array:
     """(..., V) -> (...)"""
-    greatest = mx.max(x, axis=-1, keepdims=True)
-    return mx.log(mx.sum(_powers(x, greatest), axis=-1)) + greatest[..., 0]
+    greatest = _of_rows(mx.max, x)
+    return (mx.log(_of_rows(mx.sum, _powers(x, greatest))) + greatest)[..., 0]
+
+
+def _of_rows(reduce: Callable[..., mx.array], x: mx.array) -> mx.array:
+    """The sum or maximum of each row: (..., V) -> (..., 1)
+
+    MLX goes through a row number by number, but takes the columns of a table side by side: the
+    row is seen as such a table, and what does not fill it is added behind its result.
+    """
+    whole = x.shape[-1] // COLUMNS * COLUMNS
+    if whole:
+        table = x[..., :whole].reshape(*x.shape[:-1], -1, COLUMNS)
+        x = mx.concatenate([reduce(table, axis=-2), x[..., whole:]], axis=-1)
+    return reduce(x, axis=-1, keepdims=True)
 
 
 def swish(x: mx.array) -> mx.array:

@@ -209,19 +209,22 @@ def completes(words: mx.array, t: mx.array, phrase: tuple[int, ...]) -> mx.array
 def top_k(x: mx.array, k: int) -> tuple[mx.array, mx.array]:
     """The k largest of each row and their indices, best first: (B,N) -> (B,k), (B,k)
 
-    Seen as a table of columns, the k largest lie in the k columns of largest maximum: one cheap
-    pass, then a partition of what is left instead of the whole row.
+    Seen as a table of columns, the k largest lie in the k columns of largest maximum, or in the
+    rest that does not fill the table: one cheap pass, then a partition of what is left instead of
+    the whole row.
     """
     B, N = x.shape
     indices = None
     C = 64 * max(1, round(math.sqrt(N * k) / 64))
-    R = -(-N // C)
-    if 2 * (C + R * k) < N:
-        padded = mx.pad(x, [(0, 0), (0, R * C - N)], constant_values=-mx.inf) if N % C else x
-        table = padded.reshape(B, R, C)
-        columns = largest(mx.max(table, axis=1), k)[:, None, :]
-        x = mx.take_along_axis(table, columns, axis=2).reshape(B, R * k)
+    R, rest = divmod(N, C)
+    if 2 * (C + R * k + rest) < N:
+        table = x[:, : R * C].reshape(B, R, C)
+        columns = largest(mx.max(table, axis=1), k)[:, None, :].astype(mx.int32)
         indices = (mx.arange(R)[:, None] * C + columns).reshape(B, R * k)
+        if rest:
+            behind = mx.broadcast_to(mx.arange(R * C, N), (B, rest))
+            indices = mx.concatenate([indices, behind], axis=1)
+        x = mx.take_along_axis(x, indices, axis=1)
     found = largest(x, k)
     values = mx.take_along_axis(x, found, axis=1)
     order = mx.argsort(-values, axis=1)
