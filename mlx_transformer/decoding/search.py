@@ -91,13 +91,14 @@ class Search:
                     due += 1
 
     def _run(self, waiting: Iterator[Job], width: int) -> Iterator[tuple[Job, list[Results]]]:
-        """Jobs as they are done; a lane that is free takes the next."""
+        """Jobs as they are done. Lanes begin together: they go from step to step together, and
+        beside a new batch one that nears its end would mostly wait."""
         busy: dict[int, tuple[Job, SearchBatch]] = {}  # by lane
         while True:
-            free = [lane for lane in range(width) if lane not in busy]
-            for lane, job in zip(free, waiting, strict=False):
-                with device.lane(lane):
-                    busy[lane] = job, SearchBatch(self.step, job.sources, job.prefixes)
+            if not busy:
+                for lane, job in zip(range(width), waiting, strict=False):
+                    with device.lane(lane):
+                        busy[lane] = job, SearchBatch(self.step, job.sources, job.prefixes)
             if not busy:
                 return
             advance({lane: batch for lane, (_, batch) in busy.items()})
