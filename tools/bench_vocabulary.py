@@ -1,12 +1,12 @@
-"""A step of search over a large vocabulary beside its bare matrix products, in one run.
+"""Search, scoring and the loss over a large vocabulary beside their bare matrix products.
 
-The weights are random, of NLLB-200's size unless flags say otherwise. What is printed are medians,
-and what a step takes in units of its products.
+The weights are random, of NLLB-200's size unless flags say otherwise. What is printed are medians
+of one run, and what each takes in units of its products.
 """
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from statistics import median
 
@@ -18,9 +18,13 @@ import mlx.nn as nn
 from mlx_transformer import device
 from mlx_transformer.blocks import lay_out_for_search
 from mlx_transformer.decoding.options import SearchOptions
+from mlx_transformer.decoding.scoring import score_pairs
 from mlx_transformer.decoding.search import search
+from mlx_transformer.training.step import output_loss
 
 SHORT, LONG = 4, 14  # tokens: a step is the difference of two searches, so the encoder falls out
+PAIRS, LENGTH = 16, 32  # that are scored, and the tokens of each side
+TOKENS = 512  # of the loss
 
 
 def main() -> None:
@@ -36,15 +40,20 @@ def main() -> None:
     )
     mx.random.seed(0)
     model = Transformer(config)
-    lay_out_for_search(model)
+    words = model[config.output_matrix].weight
     mx.eval(model.parameters())
     print(f"{args.vocabulary:,} words, d_model {args.d_model}, {args.layers} decoder layers")
-    for beam in (1, 4):
-        steps, bare = [], []
-        for _ in range(args.rounds):  # in turn: what disturbs one disturbs both
-            steps.append(step_seconds(model, beam))
-            bare.append(seconds(partial(compute_products, model, beam)))
-        report(f"a step with beam {beam}" if beam > 1 else "a greedy step", steps, bare)
+    # Of the model as it is trained first: to search it is laid out otherwise.
+    loss, bare = partial(compute_loss, config, words), partial(compute_products_of_loss, words)
+    compare("the loss and its gradients", timed(loss), timed(bare), args.rounds)
+    del words, loss, bare
+    mx.clear_cache()  # gigabytes
+    lay_out_for_search(model)
+    for name, beam in (("a greedy step", 1), ("a step with beam 4", 4)):
+        step = partial(step_seconds, model, beam)
+        compare(name, step, timed(partial(compute_products_of_step, model, beam)), args.rounds)
+    scoring, bare = partial(score, model), partial(compute_products_of_scoring, model)
+    compare("scoring", timed(scoring), timed(bare), args.rounds)
 
 
 def parse() -> argparse.Namespace:
@@ -56,6 +65,31 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
+Seconds = Callable[[], float]
+
+
+def timed(work: Callable[[], None]) -> Seconds:
+    def seconds() -> float:
+        start = time.perf_counter()
+        work()
+        return time.perf_counter() - start
+
+    return seconds
+
+
+def compare(what: str, work: Seconds, bare: Seconds, rounds: int) -> None:
+    """In turn: what disturbs one disturbs both. The first round, which compiles, does not count."""
+    taken = [(work(), bare()) for _ in range(rounds + 1)][1:]
+    whole, products = (median(column) for column in zip(*taken, strict=True))
+    print(
+        f"{what}: {whole * 1e3:.0f} ms, its products {products * 1e3:.0f} ms, "
+        f"{whole / products:.2f}x"
+    )
+
+
+# Search
+
+
 def step_seconds(model: Transformer, beam: int) -> float:
     source = [*range(10, 30), model.config.eos_id]
 
@@ -63,30 +97,73 @@ def step_seconds(model: Transformer, beam: int) -> float:
         options = SearchOptions(beam=beam, max_tokens=length, min_tokens=length)
         search(model, [source], options)
 
-    return (seconds(lambda: run(LONG)) - seconds(lambda: run(SHORT))) / (LONG - SHORT)
+    return (timed(partial(run, LONG))() - timed(partial(run, SHORT))()) / (LONG - SHORT)
 
 
-def compute_products(model: Transformer, rows: int) -> None:
+def compute_products_of_step(model: Transformer, rows: int) -> None:
     """x W^T for every matrix that a step of so many hypotheses reads"""
-    matrices = [model[model.config.output_matrix].weight]
-    for layer in model.decoder.layers:
+    mx.eval([product(w, rows) for w in matrices(model.decoder, "cross_attention.kv")])
+    mx.eval(product(model[model.config.output_matrix].weight, rows))
+
+
+# Scoring
+
+
+def score(model: Transformer) -> None:
+    pairs = [[*range(10 + i, 9 + i + LENGTH), model.config.eos_id] for i in range(PAIRS)]
+    score_pairs(model, pairs, pairs)
+
+
+def compute_products_of_scoring(model: Transformer) -> None:
+    both = [*matrices(model.encoder), *matrices(model.decoder)]
+    mx.eval([product(w, PAIRS * LENGTH) for w in both])
+    mx.eval(product(model[model.config.output_matrix].weight, PAIRS * LENGTH))
+
+
+# The loss, in lanes as in training
+
+
+def compute_loss(config: ModelConfig, words: mx.array) -> None:
+    targets = mx.arange(4, 4 + TOKENS) % config.vocab_size
+    hidden = mx.ones((TOKENS, config.d_model))
+    in_lanes(partial(_loss, config, words), hidden, targets)
+
+
+def _loss(config: ModelConfig, words: mx.array, hidden: mx.array, targets: mx.array) -> object:
+    def smoothed(hidden: mx.array, words: mx.array) -> mx.array:
+        return output_loss(config).differentiable(hidden, words, None, targets).smoothed
+
+    return mx.value_and_grad(smoothed, argnums=(0, 1))(hidden, words)
+
+
+def compute_products_of_loss(words: mx.array) -> None:
+    """To the logits, from their gradients to those of the words, and back to the decoder"""
+    in_lanes(partial(_products_of_loss, words), mx.ones((TOKENS, words.shape[1])))
+
+
+def _products_of_loss(words: mx.array, hidden: mx.array) -> object:
+    logits = hidden @ words.T
+    return logits.T @ hidden, logits @ words
+
+
+def in_lanes(work: Callable[..., object], *rows: mx.array) -> None:
+    lanes = device.lane_count()
+    with device.side_by_side(lanes):
+        mx.eval(device.by_rows(work, lanes, *rows))
+
+
+# Products
+
+
+def matrices(stack: nn.Module, *but: str) -> Iterator[mx.array]:
+    for layer in stack.layers:
         for path, module in layer.named_modules():
-            if isinstance(module, nn.Linear) and path != "cross_attention.kv":
-                matrices.append(module.weight)
-    mx.eval([device.linear(mx.ones((1, rows, w.shape[1])), w, None) for w in matrices])
+            if isinstance(module, nn.Linear) and path not in but:
+                yield module.weight
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    work()
-    return time.perf_counter() - start
-
-
-def report(what: str, times: list[float], bare: list[float]) -> None:
-    step, product = median(times), median(bare)
-    print(
-        f"{what}: {step * 1e3:.0f} ms, its products {product * 1e3:.0f} ms, {step / product:.2f}x"
-    )
+def product(weight: mx.array, rows: int) -> mx.array:
+    return device.linear(mx.ones((1, rows, weight.shape[1])), weight, None)
 
 
 if __name__ == "__main__":

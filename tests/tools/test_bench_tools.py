@@ -106,14 +106,15 @@ def test_translating_beside_transformers_and_ctranslate2(text):
     assert "`mlx-transformer --help`" in (text / "table.md").read_text()
 
 
-def test_a_step_over_a_vocabulary_beside_its_products():
+def test_search_scoring_and_loss_over_a_vocabulary_beside_their_products():
     sizes = "--vocabulary 1000 --d-model 64 --layers 1 --rounds 1"
     done = run("bench_vocabulary.py", *sizes.split())
     assert done.returncode == 0, done.stderr
-    title, *steps = done.stdout.splitlines()
+    title, *rows = done.stdout.splitlines()
     assert title == "1,000 words, d_model 64, 1 decoder layers"
-    for step, what in zip(steps, ("a greedy step", "a step with beam 4"), strict=True):
-        assert re.fullmatch(rf"{what}: -?\d+ ms, its products \d+ ms, -?\d+\.\d\dx", step)
+    measured = ("the loss and its gradients", "a greedy step", "a step with beam 4", "scoring")
+    for row, what in zip(rows, measured, strict=True):
+        assert re.fullmatch(rf"{what}: -?\d+ ms, its products \d+ ms, -?\d+\.\d\dx", row)
 
 
 @pytest.mark.parametrize("tool", ["bench_train.py", "bench_decode.py"])
