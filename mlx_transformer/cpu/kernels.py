@@ -110,10 +110,10 @@ def _powers(x: mx.array, greatest: mx.array) -> mx.array:
     less = less * y  # e^(y/32) - 1
     # A square doubles the error of rounding. So the 1, beside which most digits of small numbers
     # are lost, is added late: (1+a)^2 - 1 = a^2 + 2a.
-    for _ in range(3):
+    for _ in range(2):
         less = less * less + (less + less)
     power = less + 1
-    for _ in range(2):
+    for _ in range(3):
         power = power * power
     return power
 
