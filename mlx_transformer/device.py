@@ -193,6 +193,11 @@ def logsumexp(x: mx.array) -> mx.array:
     return mx.logsumexp(x, axis=-1) if is_gpu() else kernels.logsumexp(x)
 
 
+def argmax(x: mx.array) -> mx.array:
+    """(..., V) -> (...)"""
+    return (mx.argmax(x, axis=-1) if is_gpu() else kernels.argmax(x)).astype(mx.int32)
+
+
 def swish(x: mx.array) -> mx.array:
     """x sigmoid(x)"""
     return nn.silu(x) if is_gpu() else kernels.swish(x)
@@ -238,9 +243,11 @@ def loss_chunk() -> int:
     return 2**25 if is_gpu() else 2**22
 
 
-def search_tokens() -> int:
-    """Source tokens of a search batch, padding included: what keeps the device busy."""
-    return 4096 if is_gpu() else 1024
+def search_tokens(hypotheses: int = 4) -> int:
+    """Source tokens of a search batch, padding included: what keeps the device busy, with so many
+    hypotheses a sentence."""
+    # Each step of a batch on a CPU packs all matrices anew: many rows should share them.
+    return 4096 if is_gpu() else max(1024, 4096 // hypotheses)
 
 
 def working_set() -> int:

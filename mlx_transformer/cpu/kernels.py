@@ -16,7 +16,8 @@ from mlx_transformer.cpu import blas
 
 # At or below this many tokens launch overhead dominates; use MLX's fused operation.
 FEW_TOKENS = 16
-COLUMNS = 256  # that MLX reduces side by side
+SMALL = 2**15  # numbers: to see so few as a table takes longer than it saves
+COLUMNS = 256  # of such a table
 
 Arrays = Sequence[mx.array]
 
@@ -130,17 +131,39 @@ def logsumexp(x: mx.array) -> mx.array:
     return (mx.log(_of_rows(mx.sum, _powers(x, greatest))) + greatest)[..., 0]
 
 
-def _of_rows(reduce: Callable[..., mx.array], x: mx.array) -> mx.array:
-    """The sum or maximum of each row: (..., V) -> (..., 1)
+def argmax(x: mx.array) -> mx.array:
+    """(..., V) -> (...), where the greatest number of each row is"""
+    V = x.shape[-1]
+    if not _is_worth_a_table(x):
+        return mx.argmax(x, axis=-1)
+    table, rest = _as_table(x)
+    column = mx.argmax(mx.max(table, axis=-2), axis=-1, keepdims=True).astype(mx.int32)
+    places = mx.arange(0, V - rest.shape[-1], COLUMNS) + column
+    behind = mx.broadcast_to(mx.arange(V - rest.shape[-1], V), rest.shape)
+    places = mx.concatenate([places, behind], axis=-1)
+    best = mx.argmax(mx.take_along_axis(x, places, axis=-1), axis=-1, keepdims=True)
+    return mx.take_along_axis(places, best, axis=-1)[..., 0]
 
-    MLX goes through a row number by number, but takes the columns of a table side by side: the
-    row is seen as such a table, and what does not fill it is added behind its result.
+
+def _of_rows(reduce: Callable[..., mx.array], x: mx.array) -> mx.array:
+    """The sum or maximum of each row: (..., V) -> (..., 1)"""
+    if _is_worth_a_table(x):
+        table, rest = _as_table(x)
+        x = mx.concatenate([reduce(table, axis=-2), rest], axis=-1)
+    return reduce(x, axis=-1, keepdims=True)
+
+
+def _is_worth_a_table(x: mx.array) -> bool:
+    return x.size > SMALL and x.shape[-1] >= COLUMNS
+
+
+def _as_table(x: mx.array) -> tuple[mx.array, mx.array]:
+    """Each row as a table, and what does not fill it: (..., V) -> (..., R, COLUMNS), (..., rest)
+
+    MLX goes through a row number by number, but takes the columns of a table side by side.
     """
     whole = x.shape[-1] // COLUMNS * COLUMNS
-    if whole:
-        table = x[..., :whole].reshape(*x.shape[:-1], -1, COLUMNS)
-        x = mx.concatenate([reduce(table, axis=-2), x[..., whole:]], axis=-1)
-    return reduce(x, axis=-1, keepdims=True)
+    return x[..., :whole].reshape(*x.shape[:-1], -1, COLUMNS), x[..., whole:]
 
 
 def swish(x: mx.array) -> mx.array:

@@ -149,7 +149,7 @@ def certain(
 
 def greedy(logits: mx.array, _: mx.array | None) -> mx.array:
     """(B,K,V) -> (B,K), the most probable words"""
-    return mx.argmax(logits, axis=-1).astype(mx.int32)
+    return device.argmax(logits)
 
 
 def sampler(options: SearchOptions) -> Callable[[mx.array, mx.array | None], mx.array]:

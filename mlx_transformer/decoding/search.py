@@ -40,6 +40,14 @@ def search(
     return list(Search(model, options or SearchOptions()).each(sentences, window=None))
 
 
+class BatchLimits(NamedTuple):
+    """What one batch may hold."""
+
+    sentences: int
+    tokens: int  # of sources, padding included
+    one_length: bool  # a decoder alone reads prompts of one length together
+
+
 class Job(NamedTuple):
     """Sentences for one batch, and their numbers."""
 
@@ -59,9 +67,11 @@ class Search:
         lay_out_for_search(own)
         mx.eval(own.state)  # once, before several lanes use it
         self.step = SearchStep(own, options, shortlist if options.shortlist else None)
-        self._most = max(1, BATCH_HYPOTHESES // options.width)  # sentences in a batch
-        # A decoder alone reads prompts of one length together.
-        self._one_length = model.config.alone == "decoder"
+        self._limits = BatchLimits(
+            sentences=max(1, BATCH_HYPOTHESES // options.width),
+            tokens=device.search_tokens(options.width),
+            one_length=model.config.alone == "decoder",
+        )
 
     def fits(self, options: SearchOptions) -> bool:
         """Whether this is the search with these options on what is now the default device."""
@@ -82,9 +92,7 @@ class Search:
         found: dict[int, Results] = {}
         due = 0
         with device.side_by_side(width, rows):
-            for job, results in self._run(
-                jobs(first, numbered, width, self._most, self._one_length), width
-            ):
+            for job, results in self._run(jobs(first, numbered, width, self._limits), width):
                 found |= zip(job.numbers, results, strict=True)
                 while due in found:
                     yield found.pop(due)
@@ -121,17 +129,17 @@ def advance(batches: Mapping[int, SearchBatch]) -> None:
 
 
 def jobs(
-    first: list[Numbered], rest: Iterator[Numbered], width: int, most: int, one_length: bool
+    first: list[Numbered], rest: Iterator[Numbered], width: int, limits: BatchLimits
 ) -> Iterator[Job]:
     """Batches of a first window, then of further ones, each twice as large"""
     window = max(FIRST_WINDOW, len(first))
     while first:
-        yield from batches(first, width, most, one_length)
+        yield from batches(first, width, limits)
         window = min(2 * window, LAST_WINDOW)
         first = list(islice(rest, window))
 
 
-def batches(window: list[Numbered], width: int, most: int, one_length: bool) -> Iterator[Job]:
+def batches(window: list[Numbered], width: int, limits: BatchLimits) -> Iterator[Job]:
     """Sentences of like or of one length, longest first, as many as the device takes at once.
 
     As many batches as there are lanes are alike: lanes go from step to step together, and the
@@ -140,9 +148,9 @@ def batches(window: list[Numbered], width: int, most: int, one_length: bool) -> 
     waiting = sorted(window, key=lambda item: -len(item[1][0]))
     while waiting:
         longest = len(waiting[0][1][0])
-        fits = min(most, max(1, device.search_tokens() // max(1, longest)))
+        fits = min(limits.sentences, max(1, limits.tokens // max(1, longest)))
         size = width * max(n for n in ROWS if n <= fits)
-        if one_length:
+        if limits.one_length:
             size = min(size, sum(len(source) == longest for _, (source, _) in waiting))
         alike, waiting = waiting[:size], waiting[size:]
         for lane in range(min(width, len(alike))):

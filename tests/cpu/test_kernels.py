@@ -116,7 +116,20 @@ def test_swish(dtype: mx.Dtype) -> None:
     assert_same(device.swish, nn.silu, x)
 
 
-def test_logsumexp() -> None:
+# Few numbers and many, in rows that a table holds wholly, in part or not at all.
+ROWS = [(3, 5, 1000), (40, 1024), (9, 4, 1100), (9, 4, 8191), (200, 255)]
+
+
+@pytest.mark.parametrize("shape", ROWS)
+def test_logsumexp(shape: tuple[int, ...]) -> None:
     mx.random.seed(0)
-    x = mx.random.normal((3, 5, 1000), scale=30)
+    x = mx.random.normal(shape, scale=30)
     np.testing.assert_allclose(device.logsumexp(x), mx.logsumexp(x, axis=-1), rtol=1e-6, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", ROWS)
+def test_argmax(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    x = rng.permuted(np.tile(np.arange(shape[-1], dtype=np.float32), (*shape[:-1], 1)), axis=-1)
+    x[..., 1::2] = -np.inf
+    np.testing.assert_array_equal(device.argmax(mx.array(x)), x.argmax(axis=-1))
