@@ -75,11 +75,13 @@ def _function(name: str) -> Callable[..., Any] | None:
 
 
 def version() -> str | None:
-    config = _function("openblas_get_config")
-    if config is None:
+    """With the processor whose kernels it takes: OPENBLAS_CORETYPE may name one that is slower."""
+    config, processor = _function("openblas_get_config"), _function("openblas_get_corename")
+    if config is None or processor is None:
         return None
-    config.restype = ctypes.c_char_p  # type: ignore[attr-defined]
-    return config().decode().split()[1]
+    for function in (config, processor):
+        function.restype = ctypes.c_char_p  # type: ignore[attr-defined]
+    return f"{config().decode().split()[1]} for {processor().decode()}"
 
 
 def can_transpose() -> bool:

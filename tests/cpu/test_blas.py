@@ -1,6 +1,7 @@
 """OpenBLAS is there before MLX; without it everything works, and says once what is lost."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
@@ -130,6 +131,12 @@ first.__exit__(None, None, None); print(count())
 second.__exit__(None, None, None); print(count())
 """
     assert run(code).stdout.split() == ["1", "2", "2", "3"]
+
+
+@pytest.mark.skipif(platform.machine() != "x86_64", reason="names a processor of this kind")
+def test_the_version_says_for_which_processor_products_are_computed():
+    code = FIRST + "; from mlx_transformer.cpu import blas; print(blas.version())"
+    assert run(code, OPENBLAS_CORETYPE="Nehalem").stdout.endswith(" for Nehalem\n")
 
 
 @pytest.mark.parametrize("rows", [1, 4, 16, 17])
