@@ -53,7 +53,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--from", dest="old_start", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--list", action="store_true", help="the recipes that are shipped")
     parser.add_argument(
-        "--show", action="store_true", help="print the recipe with every key, and do nothing"
+        "--show", action="store_true", help="print the recipe with its defaults, and do nothing"
     )
     parser.add_argument(
         "--set",
