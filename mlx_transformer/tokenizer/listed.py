@@ -7,20 +7,20 @@ from pathlib import Path
 from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.untrusted import parse_json
 
-# Names of special tokens without their brackets, in small letters.
+# Names of special tokens without their brackets, in small letters; of several the first counts.
 SPECIAL = {
     "pad": ("pad", "blank", "padding"),
     "start": ("s", "sos", "bos", "start", "go"),
     "end": ("/s", "eos", "end"),
     "unknown": ("unk", "unknown", "oov"),
 }
-
-
-BRACKETED = {name for names in SPECIAL.values() for name in names} | {"cls", "sep", "mask"}
+# Those that may stand in [...]; no single letter, as atoms of molecules are written [S] and [nH].
+BRACKETED = {name for names in SPECIAL.values() for name in names if len(name) > 1}
+BRACKETED |= {"cls", "sep", "mask"}
 
 
 def is_special(word: str) -> bool:
-    """<...>, and of [...] what has such a name: atoms of molecules are written [nH]."""
+    """<...>, and of [...] only what has such a name."""
     if re.fullmatch(r"\[.+\]", word):
         return word[1:-1].lower() in BRACKETED
     return re.fullmatch(r"<.+>", word) is not None
@@ -32,7 +32,7 @@ def special_ids(vocab: Mapping[str, int]) -> dict[str, int]:
     return {
         meaning: plain[name]
         for meaning, names in SPECIAL.items()
-        for name in reversed(names)
+        for name in reversed(names)  # the first one is set last
         if name in plain
     }
 
@@ -47,7 +47,7 @@ def read_list(path: Path) -> dict[str, int]:
     if (
         not isinstance(content, dict)
         or not content
-        or not all(type(i) is int and i >= 0 for i in content.values())
+        or not all(isinstance(w, str) and type(i) is int and i >= 0 for w, i in content.items())
     ):
         raise InputError(f"{path} must be a JSON list of words, or an object from words to ids")
     return content

@@ -13,6 +13,7 @@ from mlx_transformer.data import numbers, subwords
 from mlx_transformer.errors import InputError
 from mlx_transformer.recipes import TokenizerConfig
 from mlx_transformer.tokenizer import load_tokenizer, sentencepiece_tokenizer
+from mlx_transformer.tokenizer.listed import is_special, read_list, special_ids
 
 PAIRS = numbers.pairs("valid")
 
@@ -208,3 +209,18 @@ def test_a_damaged_vocabulary_is_said(tmp_path, models, content):
     (tmp_path / "vocab.json").write_text(content)
     with pytest.raises(InputError, match=r"vocab\.json (must|is not valid JSON)"):
         load_tokenizer(tmp_path)
+
+
+def test_sulphur_in_brackets_is_an_atom_and_no_start(tmp_path):
+    words = ["<unk>", "<pad>", "<s>", "</s>", "[nH]", "[S]", "[CLS]"]
+    (tmp_path / "vocab.json").write_text(json.dumps(words))
+    vocab = read_list(tmp_path / "vocab.json")
+    assert special_ids(vocab) == {"unknown": 0, "pad": 1, "start": 2, "end": 3}
+    assert [word for word in words if not is_special(word)] == ["[nH]", "[S]"]
+
+
+@pytest.mark.parametrize("content", ["[1, 2]", '["a", 2]', "[]", "{}", '{"a": -1}', '"a"', "3"])
+def test_a_list_that_is_none_of_words_is_refused(tmp_path, content):
+    (tmp_path / "vocab.json").write_text(content)
+    with pytest.raises(InputError, match=r"vocab\.json must be a JSON list of words"):
+        read_list(tmp_path / "vocab.json")
