@@ -30,6 +30,7 @@ _INLINE = {
     *("time", "tt", "u"),
 }
 _PUNCTUATION = (*".,;:!?",)
+_OPENING = (*'([{„“«"',)  # a word may begin with one of these
 _VOID = {"img", "input", "wbr"}  # those that stand within a sentence
 _CODE = {"code", "kbd", "samp", "var"}  # kept as it is, within a sentence
 # Elements within elements; what is opened deeper inside stays where it is, but holds no words.
@@ -240,7 +241,8 @@ class Written:
         if not node.is_word:
             return written
         before = " " if self.text[:start][-1:] not in ("", " ") else ""
-        return before + written + (" " if self.text[start : start + 1].isalnum() else "")
+        behind = self.text[start : start + 1]
+        return before + written + (" " if behind.isalnum() or behind in _OPENING else "")
 
     def _characters(self, node: Node, first: int, last: int) -> Span:
         """From where to where in the text a node goes that is around words [first, last)"""

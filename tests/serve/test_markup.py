@@ -85,6 +85,10 @@ def render(page: str, text: str, links: Links) -> str:
         ("now run <code>a</code>.", "Führe aus.", [1, 0], "Führe aus <code>a</code>."),
         ("run: <code>a</code>", "Führe aus:", [0, 0], "Führe aus: <code>a</code>"),
         ("un<code>a</code>able", "unfähig", [0], "unfähig<code>a</code>"),
+        ("run <code>a</code> (now)", "Führe (jetzt)", [0, 1], "Führe <code>a</code> (jetzt)"),
+        ("run <code>a</code> „now“", "Führe „jetzt“", [0, 1], "Führe <code>a</code> „jetzt“"),
+        ('run <code>a</code> "now"', 'Führe "jetzt"', [0, 1], 'Führe <code>a</code> "jetzt"'),
+        ("(run <code>a</code>) now", "(Führe ) aus", [0, 1, 2], "(Führe <code>a</code>) aus"),
     ],
 )
 def test_inline_tags_follow_their_words(page, text, links, wanted):
