@@ -194,12 +194,21 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+# The value of api_key, in JSON, in a form, and in a form of several parts.
+_KEY = re.compile(
+    rb"""("api_key"\s*:\s*)(?:"(?:[^"\\]|\\.)*"?|[^",}]*)"""
+    rb"""|(\bapi_key=)[^&]*"""
+    rb"""|(name="?api_key"?.{0,300}?\r\n\r\n).*?(?=\r\n--|\Z)""",
+    re.DOTALL,
+)
+
+
 def logger(what: str | None) -> "Log | None":
     if what is None:
         return None
 
     def log(line: str, body: bytes) -> None:
-        body = re.sub(rb"""(api_key["']?\s*[=:]\s*["']?)[^"'&,}]*""", rb"\1...", body)
+        body = _KEY.sub(rb"\1\2\3...", body)
         text = f" {body.decode('utf-8', 'replace')!r}" if what == "text" and body else ""
         note(line + text)
 
