@@ -209,7 +209,7 @@ def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
         extra = _tensors(metadata.get(key))
         tensors |= {f"{key}.{name}": tensor for name, tensor in extra.items()}
     if isinstance(root, Record):
-        metadata.setdefault("hyper_parameters", _module_settings(root))
+        metadata["module_settings"] = _module_settings(root)
     return tensors, metadata
 
 

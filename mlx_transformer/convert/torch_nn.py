@@ -172,6 +172,7 @@ def _hyper_parameters(source: Source) -> dict[str, Any]:
     for group in list(said):  # as in hyper_parameters["config"]["nhead"]
         said = Fields({**said.inner(group), **said})
     said = Fields({name.lower(): value for name, value in said.items()})
+    said = Fields({**said, **source.checkpoint.fields("module_settings")})
     found: dict[str, Any] = {
         ours: said.integer(*theirs)
         for ours, theirs in THEIR_INTEGERS.items()

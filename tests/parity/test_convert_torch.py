@@ -135,6 +135,15 @@ def test_a_whole_module_says_its_heads_and_norms(tmp_path: Path) -> None:
     assert (config.h, config.norm, config.activation) == (4, "pre", "gelu")
 
 
+def test_what_lies_beside_a_whole_module_counts_as_well(tmp_path: Path) -> None:
+    original = Translator(norm_first=True)
+    args = Namespace(pad_id=1, bos_id=2, eos_id=3)
+    torch.save({"model": original, "args": args}, tmp_path / "model.pt")
+    convert(tmp_path / "model.pt", tmp_path / "out")
+    config = assert_equal_models(tmp_path / "out", original).config
+    assert (config.h, config.norm, config.start_id) == (4, "pre", 2)
+
+
 SPECIAL = ["<UNK>", "<PAD>", "<SOS>", "<EOS>"]
 LETTERS = [chr(ord("a") + i) for i in range(36)]
 
