@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, naming
 from mlx_transformer.tokenizer import transformers_kinds
 from mlx_transformer.tokenizer.fairseq import FairseqSide
 from mlx_transformer.tokenizer.languages import pair_of
@@ -156,7 +156,8 @@ def _one_way(directory: Path) -> OneWay:
     named = tuple(name for name in said if isinstance(name, str))
     if len(named) < 2:
         named = pair_of(directory.resolve().name) or ()
-    return OneWay(Frame.said(settings), named[:1], named[1:])
+    with naming(directory):
+        return OneWay(Frame.said(settings), named[:1], named[1:])
 
 
 def _settings_file(directory: Path) -> dict[str, bytes]:

@@ -1,7 +1,7 @@
 """What stands around a text as a model reads or writes it; so models are told their languages."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Protocol
 
 from mlx_transformer.errors import InputError
@@ -23,10 +23,18 @@ class Frame:
     @classmethod
     def said(cls, settings: Mapping[str, Any]) -> "Frame":
         """As tokenizer_config.json has it: {"frame": {"before": [1], "after": [], "start": []}}"""
-        try:
-            return cls(**{side: tuple(ids) for side, ids in settings.get("frame", {}).items()})
-        except (TypeError, AttributeError):
-            raise InputError("frame in tokenizer_config.json is lists of ids") from None
+        frame = settings.get("frame", {})
+        sides = {each.name for each in fields(cls)}
+        if (
+            not isinstance(frame, dict)
+            or not sides >= frame.keys()
+            or not all(isinstance(ids, list) for ids in frame.values())
+            or not all(type(i) is int and i >= 0 for ids in frame.values() for i in ids)
+        ):
+            raise InputError(
+                "frame in tokenizer_config.json must be lists of ids under before, after or start"
+            )
+        return cls(**{side: tuple(ids) for side, ids in frame.items()})
 
     def source(self, pieces: Sequence[int], eos_id: int) -> list[int]:
         """The whole source, as the model reads it."""

@@ -224,3 +224,12 @@ def test_a_list_that_is_none_of_words_is_refused(tmp_path, content):
     (tmp_path / "vocab.json").write_text(content)
     with pytest.raises(InputError, match=r"vocab\.json must be a JSON list of words"):
         read_list(tmp_path / "vocab.json")
+
+
+@pytest.mark.parametrize("ids", ["abc", [1.5], [-1], [True], None, {"1": 1}, 3])
+def test_a_frame_of_anything_but_ids_is_refused(tmp_path, models, ids):
+    (tmp_path / "tokenizer.model").write_bytes(models["joint"])
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"frame": {"before": ids}}))
+    with pytest.raises(InputError, match=r"frame in tokenizer_config\.json must be") as refused:
+        load_tokenizer(tmp_path)
+    assert str(tmp_path) in str(refused.value)
