@@ -152,8 +152,13 @@ def _entries(plan: ConversionPlan, dtype: str | None) -> dict[str, NewTensor]:
 def _tokenizer_files(plan: ConversionPlan) -> dict[str, Path | bytes]:
     """Content by name in the model directory, with what sources begin with, if that was said"""
     files = _vocabulary_files(plan)
-    if not (files and plan.source.options.source_start):
+    if not plan.source.options.source_start:
         return files
+    if not files:
+        raise InputError(
+            "what sources begin with is kept beside their vocabulary: name a vocabulary",
+            options=["source_vocab"],
+        )
     if plan.config.start_id is None:
         raise InputError("this model starts from no id: sources cannot begin with it")
     said = files.get(SETTINGS, b"{}")

@@ -13,6 +13,7 @@ from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.family import Options
 from mlx_transformer.convert.verify import verify
 from mlx_transformer.decoding.options import model_options
+from mlx_transformer.errors import InputError
 from mlx_transformer.tokenizer import load_tokenizer
 from tests.parity.conversion_checks import assert_equal_models, sinusoids
 
@@ -177,3 +178,9 @@ def test_one_list_beside_the_weights(tmp_path: Path) -> None:
     tokenizer = load_tokenizer(tmp_path / "out")
     assert tokenizer.sources(["ba"], eos_id=3) == [[5, 4, 3]]
     assert model_options(tmp_path / "out").whole_lines
+
+
+def test_a_start_of_sources_needs_a_vocabulary(tmp_path: Path) -> None:
+    torch.save(Translator().state_dict(), tmp_path / "model.pt")
+    with pytest.raises(InputError, match="name a vocabulary"):
+        convert(tmp_path / "model.pt", tmp_path / "out", Options(source_start=True, settings=IDS))
