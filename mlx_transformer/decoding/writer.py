@@ -72,7 +72,7 @@ class Writer:
             while batch.open:
                 advance({0: batch})
                 if batch.open:
-                    whole = certain(text(batch.certain([0])[0]))
+                    whole = whole_characters(text(batch.certain([0])[0]))
                 else:
                     whole = text(batch.results[0][0].ids)
                 if whole.startswith(told) and whole != told:
@@ -81,6 +81,6 @@ class Writer:
         return batch.results[0][0]
 
 
-def certain(text: str) -> str:
-    """A character of several bytes is not there before its last byte."""
+def whole_characters(text: str) -> str:
+    """Without the bytes at its end of a character that has more to come"""
     return text.rstrip("\ufffd")

@@ -20,7 +20,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.search import Results, Search, advance
 from mlx_transformer.decoding.step import SearchStep
 from mlx_transformer.decoding.translator import Plan, SourceSentence, Translation, Translator
-from mlx_transformer.decoding.writer import certain
+from mlx_transformer.decoding.writer import whole_characters
 from mlx_transformer.serve.metrics import Metrics
 
 MOST_BATCHES = 4
@@ -163,7 +163,7 @@ class Running:
             unit = watched[number]
             assert unit.request.watcher is not None
             text = unit.request.translator.text(unit.sentence, ids)
-            unit.request.watcher.grew(unit.number, certain(text))
+            unit.request.watcher.grew(unit.number, whole_characters(text))
 
 
 class Engine:
@@ -240,7 +240,7 @@ class Engine:
                 calls, self._calls = self._calls, []
                 chosen = self._choose()
                 self._metrics.waiting = len(self._waiting)
-                # Nothing left to do also means that all who waited have hung up.
+                # Nothing to do is no reason to stop: all who waited may have hung up.
                 if not (calls or chosen or self._running or self._waiting) and self._closing:
                     return
             for do in calls:

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from mlx_transformer.decoding.alignment import words_of
 from mlx_transformer.decoding.translator import Translation
-from mlx_transformer.serve.placing import Links, Span, place
+from mlx_transformer.serve.placing import Links, Span, runs_for
 
 # No tag is longer: a stray `<` must not have the rest of the page searched for its end.
 _TAG = re.compile(
@@ -226,7 +226,7 @@ class Written:
     def around(self, nodes: Sequence[Node], words: Span, limits: Span) -> str:
         """The text within `limits`, which are those of `words`, with these nodes in it."""
         out, written = "", limits[0]
-        runs = place(nodes, self.links, *words)
+        runs = runs_for(nodes, self.links, *words)
         for n in sorted(range(len(nodes)), key=lambda n: (runs[n], n)):
             node, (first, last) = nodes[n], runs[n]
             start, end = self._characters(node, first, last)
@@ -255,12 +255,10 @@ class Written:
         last_start, end = self.spans[last - 1]
         while node.inside_first and start < first_end - 1 and not self.text[start].isalnum():
             start += 1
-        while node.inside_last and end > max(start, last_start) + 1 and not self._is_word(end - 1):
+        last_start = max(start, last_start)
+        while node.inside_last and end > last_start + 1 and not self.text[end - 1].isalnum():
             end -= 1
         return start, end
-
-    def _is_word(self, place: int) -> bool:
-        return self.text[place].isalnum()
 
     def _escaped(self, start: int, end: int) -> str:
         return html.escape(self.text[start:end], quote=False)

@@ -24,7 +24,7 @@ class Element(Protocol):
     needs: int
 
 
-def place(elements: Sequence[Element], links: Links, low: int, high: int) -> list[Span]:
+def runs_for(elements: Sequence[Element], links: Links, low: int, high: int) -> list[Span]:
     """For each of these neighbours, in the order of the text, its words among [low, high)"""
     words = WordsBySource(links, low, high)
     own = own_runs(word_owners(elements, links, low, high), low)
@@ -51,7 +51,8 @@ class WordsBySource:
         return self._firsts[bisect_left(self._by_source, (source,))]
 
     def beside(self, element: Element) -> int:
-        """Next to the first or last word that comes from an element's closest neighbour"""
+        """Where an element goes that no word comes from: behind the first word that comes from the
+        text before it or before the last one from the text behind it, whichever text is closer"""
         at = bisect_left(self._by_source, (element.start,))
         before = self._by_source[at - 1][0] if at else -math.inf
         after = self._by_source[at][0] if at < len(self._by_source) else math.inf
@@ -84,12 +85,12 @@ def word_owners(elements: Sequence[Element], links: Links, low: int, high: int) 
 
 
 def own_runs(owners: Sequence[int | None], low: int) -> Runs:
-    """By element, the words in a row with most of its own and least of no element's.
+    """By element, the words in a row with most of its own and fewest that belong to none.
 
     No run has a word of another element in it, so they are apart.
     """
     best: dict[int, tuple[int, Span]] = {}
-    owner, score, start = None, 0, low  # of the run that word j may go on
+    owner, score, start = None, 0, low  # of the run that word j may continue
     for j, own in enumerate(owners, low):
         if own is None:
             score -= 1
@@ -106,7 +107,7 @@ def own_runs(owners: Sequence[int | None], low: int) -> Runs:
 def with_free_words(elements: Sequence[Element], own: Runs, words: WordsBySource) -> Runs:
     """The runs, and for each element that has none the closest word that is in no run.
 
-    Where there is none left, the place where it should be.
+    When all words are taken, it is a point where it should be.
     """
     runs = dict(own)
     taken = {j for run in runs.values() for j in range(*run)}
@@ -131,18 +132,18 @@ def apart(elements: Sequence[Element], runs: Runs, own: set[int], low: int, high
     needs = affordable({n: elements[n].needs for n in order}, own, high - low)
     later = sum(needs.values())
     made: Runs = {}
-    place = low
+    end = low
     for n in order:
         later -= needs[n]
-        start = min(max(runs[n][0], place), high - later - needs[n])
-        place = min(max(runs[n][1], start + needs[n]), high - later)
-        made[n] = start, place
+        start = min(max(runs[n][0], end), high - later - needs[n])
+        end = min(max(runs[n][1], start + needs[n]), high - later)
+        made[n] = start, end
     return made
 
 
 def affordable(needs: dict[int, int], own: set[int], words: int) -> dict[int, int]:
-    """What is needed, or one word each if there are too few; then first those with their own."""
+    """What each needs. Of too few words each gets one, those with words of their own first."""
     if sum(needs.values()) <= words:
         return needs
-    served = sorted(needs, key=lambda n: n not in own)[:words]
+    served = set(sorted(needs, key=lambda n: n not in own)[:words])
     return {n: int(n in served) for n in needs}
