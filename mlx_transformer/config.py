@@ -79,7 +79,7 @@ class ModelConfig:
     position_layout: PositionLayout = "interleaved"
     position_divisor_minus_one: bool = False
     position_offset: int = 0
-    # fairseq's sinusoids begin behind padding, which stands nowhere should a decoder write it.
+    # False, as in fairseq: no position is added to padding, should a decoder write it.
     padding_has_position: bool = True
     max_length: int = 1024
     # `relative`: no table, but a bias on attention scores by the bucket that a distance falls in,

@@ -30,11 +30,11 @@ WEIGHT_FILES = (
 )
 # Where in a training checkpoint the state dict is.
 STATE_KEYS = ("model", "state_dict", "model_state_dict", "model_state", "net", "module", "weights")
-# Other places where it is looked for: so deep inside, and so many.
+# Else it is looked for inside, as deep as this and in at most so many places.
 MAX_DEPTH, MAX_PLACES = 3, 1000
 # Of a saved program or module; modules may share modules, so a small file can have any number.
 MAX_ATTRIBUTES = 100_000
-# What a saved module says of itself, as people name it among their hyper-parameters.
+# What PyTorch's own modules keep of their settings, the activation apart.
 MODULE_SETTINGS = ("num_heads", "norm_first", "padding_idx")
 # State dicts of modules that OpenNMT-py keeps beside the model, under their own names.
 EXTRA_STATE_KEYS = ("generator",)

@@ -167,7 +167,10 @@ def _as_table(x: mx.array) -> tuple[mx.array, mx.array]:
 
 
 def swish(x: mx.array) -> mx.array:
-    """x sigmoid(x); below -40, where nothing is left of it, no power overflows"""
+    """x sigmoid(x), that is x / (1 + e^-x)
+
+    -x is kept below 40, so that no power overflows; by then nothing is left of the result.
+    """
     return _gated(x, exp_below(mx.minimum(-x, 40.0), mx.array(0.0))).astype(x.dtype)
 
 

@@ -51,7 +51,8 @@ def word_texts(text: str, tokens: Sequence[str]) -> list[str]:
 
 
 def word_weights(attention: np.ndarray, source: Sequence[str], target: Sequence[str]) -> np.ndarray:
-    """(target words, source words): what a word's tokens pay to all tokens of another"""
+    """(target words, source words): the attention that a target word's tokens pay to all tokens of
+    a source word, as a mean over the former"""
     columns, rows = words_of(source), words_of(target)
     if not columns or not rows:
         return np.zeros((len(rows), len(columns)), attention.dtype)
