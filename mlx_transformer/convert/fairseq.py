@@ -137,7 +137,8 @@ def vocabulary_folder(source: Source) -> Path:
     folder = source.checkpoint.directory.resolve()
     if any(folder.glob("dict.*")):
         return folder
-    near = [folder.parent, *folder.parent.iterdir(), *folder.iterdir()]
+    # Unlike iterdir, glob passes over folders that may not be read.
+    near = [folder.parent, *folder.parent.glob("*"), *folder.glob("*")]
     sizes = sorted(_words(source))
     fitting = [path for path in near if sorted(map(_size, path.glob("dict.*.txt"))) == sizes]
     return fitting[0] if len(fitting) == 1 else folder
@@ -193,7 +194,9 @@ def _in_order(source: Source, languages: tuple[str, str], sizes: list[int]) -> t
 
 
 def _words(source: Source) -> list[int]:
-    return [source.rows(f"{stack}.embed_tokens.weight") for stack in ("encoder", "decoder")]
+    """How many there are on each side; a matrix for both may be stored once."""
+    keys = ("decoder.embed_tokens.weight", "encoder.embed_tokens.weight")
+    return [source.rows(keys[1]), source.rows(*keys)]
 
 
 def _size(path: Path) -> int:

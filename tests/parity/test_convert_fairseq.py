@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -276,3 +277,22 @@ def test_dictionaries_in_a_folder_near_the_checkpoints(tmp_path: Path, named: st
     assert tokenizer.encode_source('ab " b') == [4, 5, 6, 5]
     assert tokenizer.decode([4, 5, 6, 2]) == 'ab "'
     assert tokenizer.target_vocab_size == words[1] + 4
+
+
+def test_words_of_both_sides_that_are_stored_once(tmp_path: Path) -> None:
+    state = shapes(shared=True, tied=True)
+    expected = reference(state)
+    stored = {name: v for name, v in state.items() if name != "decoder.embed_tokens.weight"}
+    torch.save(checkpoint(stored, arguments(), new=False), tmp_path / "a.pt")
+    convert(tmp_path / "a.pt", tmp_path / "out")
+    assert assert_equal_models(tmp_path / "out", expected).config.shared_embeddings
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads anything")
+def test_a_folder_around_it_that_cannot_be_read_does_not_matter(tmp_path: Path) -> None:
+    around = tmp_path / "around"
+    (around / "model").mkdir(parents=True)
+    torch.save(checkpoint(shapes(), arguments(), new=False), around / "model" / "a.pt")
+    around.chmod(0o300)
+    convert(around / "model" / "a.pt", tmp_path / "out")
+    around.chmod(0o700)
