@@ -34,8 +34,23 @@ MAX_DIMENSIONS = 16
 
 def parse_json(content: bytes, what: str) -> dict[str, Any]:
     """The JSON object in a file; `what` begins the sentence if it is none."""
+    return _object(_parsed(content, what), what)
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    return _object(read_json_value(path), str(path))
+
+
+def read_json_value(path: Path) -> Any:
+    """An object, a list or anything else"""
+    if path.stat().st_size > MAX_JSON_BYTES:
+        raise InputError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MB")
+    return _parsed(path.read_bytes(), str(path))
+
+
+def _parsed(content: bytes, what: str) -> Any:
     try:
-        values = json.loads(content.decode())
+        return json.loads(content.decode())
     except RecursionError:
         raise InputError(f"{what} is not valid JSON: it is nested too deeply") from None
     except json.JSONDecodeError as error:
@@ -44,15 +59,12 @@ def parse_json(content: bytes, what: str) -> dict[str, Any]:
         raise InputError(f"{what} is not valid JSON: it is not UTF-8") from None
     except ValueError:  # Python refuses to read numbers of thousands of digits
         raise InputError(f"{what} is not valid JSON: a number is too long") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{what} must hold one JSON object, not {shown(values)}")
-    return values
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > MAX_JSON_BYTES:
-        raise InputError(f"{path} is larger than {MAX_JSON_BYTES >> 20} MB")
-    return parse_json(path.read_bytes(), str(path))
+def _object(value: object, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise InputError(f"{what} must hold one JSON object, not {shown(value)}")
+    return value
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlx_transformer.errors import InputError
-from mlx_transformer.inputs.untrusted import parse_json
+from mlx_transformer.inputs.untrusted import read_json_value
 
 # Names of special tokens without their brackets, in small letters; of several the first counts.
 SPECIAL = {
@@ -39,7 +39,7 @@ def special_ids(vocab: Mapping[str, int]) -> dict[str, int]:
 
 def read_list(path: Path) -> dict[str, int]:
     """{word: id}, {id: word} or a list of words"""
-    content = parse_json(b'{"words": ' + path.read_bytes() + b"}", str(path))["words"]
+    content = read_json_value(path)
     if isinstance(content, list):
         content = dict(enumerate(content))
     if isinstance(content, dict) and all(isinstance(word, str) for word in content.values()):

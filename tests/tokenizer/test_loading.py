@@ -233,3 +233,10 @@ def test_a_frame_of_anything_but_ids_is_refused(tmp_path, models, ids):
     with pytest.raises(InputError, match=r"frame in tokenizer_config\.json must be") as refused:
         load_tokenizer(tmp_path)
     assert str(tmp_path) in str(refused.value)
+
+
+@pytest.mark.parametrize("content", ['["a"], "b": 1', '["a"', ""])
+def test_a_list_is_one_json_value(tmp_path, content):
+    (tmp_path / "vocab.json").write_text(content)
+    with pytest.raises(InputError, match=r"vocab\.json is not valid JSON"):
+        read_list(tmp_path / "vocab.json")
