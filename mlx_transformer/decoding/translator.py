@@ -53,7 +53,7 @@ class SourceSentence(NamedTuple):
     ids: Ids
     own: slice  # where in `ids` its text stands; around it are languages and the end
     start: Ids  # what its translation begins with: the target's language, where a model wants it
-    unknown: Sequence[str] = ()  # what of it has no piece, to be copied
+    unknown: Sequence[str] = ()  # what has no piece, to be written as it is
 
 
 @dataclass
@@ -157,7 +157,7 @@ class Translator(Writer):
 
         def sentences() -> Iterator[Sentence]:
             for text in texts:
-                plans.append(self.plan(text, options))
+                plans.append(self.plan(text, options, prefix))
                 for number, sentence in enumerate(plans[-1].sentences):
                     yield sentence.ids, [*sentence.start, *(begin if number == 0 else [])]
 
@@ -186,7 +186,7 @@ class Translator(Writer):
         """
         options = replace(options or self.defaults, **{**changes, "nbest": 1})
         begin = self.tokenizer.encode_target(prefix) if prefix else []
-        for number, line in enumerate(self.plan(text, options).lines):
+        for number, line in enumerate(self.plan(text, options, prefix).lines):
             if number:
                 yield "\n"
             for place, sentence in enumerate(line):
@@ -205,10 +205,18 @@ class Translator(Writer):
         read, written = tokenizer.sources(sources, eos), tokenizer.targets(targets, eos)
         return score_pairs(self.model, read, written, given=len(tokenizer.frame.start))
 
-    def plan(self, text: str, options: SearchOptions | None = None) -> Plan:
-        """What there is to search for a text; `translation` puts the results together."""
+    def plan(self, text: str, options: SearchOptions | None = None, prefix: str = "") -> Plan:
+        """What there is to search for a text; `translation` puts the results together.
+
+        What has no piece in the prefix comes before what has none in the text.
+        """
         whole = (options or self.defaults).whole_lines
-        return Plan([self._sources(line, whole) for line in text.split("\n")])
+        lines = [self._sources(line, whole) for line in text.split("\n")]
+        first = next((line for line in lines if line), None)
+        if prefix and first is not None:
+            unknown = [*self.tokenizer.unknown_target(prefix), *first[0].unknown]
+            first[0] = first[0]._replace(unknown=unknown)
+        return Plan(lines)
 
     def _sources(self, line: str, whole: bool) -> list[SourceSentence]:
         """A line as sentences, or as one, each within what the model can read."""
@@ -237,7 +245,7 @@ class Translator(Writer):
                 frame.source(ids, eos),
                 slice(before, before + len(ids)),
                 frame.start,
-                tokenizer.unknown(part) if tokenizer.source.unk_id in ids else (),
+                tokenizer.unknown_source(part) if tokenizer.source.unk_id in ids else (),
             )
             for part, ids in zip(parts, encoded, strict=True)
             if ids

@@ -90,17 +90,19 @@ class Tokenizer:
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self.target.encode([_well_formed(text) for text in texts])
 
-    def unknown(self, text: str) -> list[str]:
+    def unknown_source(self, text: str) -> list[str]:
         """What of a source text SentencePiece has no piece for: `decode` can copy it."""
-        side = self.source
-        return side.unknown(_well_formed(text)) if isinstance(side, SentencePieceSide) else []
+        return _unknown(self.source, text)
+
+    def unknown_target(self, text: str) -> list[str]:
+        return _unknown(self.target, text)
 
     # Ids to text
 
     def decode(self, ids: Iterable[int], unknown: Iterable[str] = ()) -> str:
         """Target ids to text; pad, start, end and ids outside the vocabulary are skipped.
 
-        Unknown pieces are written as those of the source, one after the other.
+        Pieces without a text of their own are written as those of `unknown`, one after the other.
         """
         text = self.target.decode(ids)
         for piece in unknown:
@@ -134,6 +136,10 @@ def _language(typed: str | None, codes: Sequence[str], side: str) -> str | None:
     if not codes:
         raise InputError(f"the model is not told its {side} language: leave {typed!r} out")
     return find_language(typed, codes)
+
+
+def _unknown(side: Side, text: str) -> list[str]:
+    return side.unknown(_well_formed(text)) if isinstance(side, SentencePieceSide) else []
 
 
 def _well_formed(text: str) -> str:

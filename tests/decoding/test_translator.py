@@ -120,6 +120,14 @@ def test_what_has_no_piece_is_copied(options: SearchOptions) -> None:
     assert "".join(shipped.stream(text, options)) == found
 
 
+def test_a_beginning_keeps_what_has_no_piece() -> None:
+    shipped, text, begin = load(), "I like 😀 and tea.\nI like tea.", "❤️ Ich"
+    found = shipped.translate(text, prefix=begin).text
+    assert found.startswith(begin)
+    assert [c for c in found if c in "❤️😀⁇"] == [*"❤️😀"]
+    assert "".join(shipped.stream(text, prefix=begin)) == found
+
+
 def test_what_reaches_the_limit_is_said(tmp_path: Path) -> None:
     never_ending = load(write_model(tmp_path, eos_bias=-1e9))
     with pytest.warns(UserWarning, match="reached its length limit"):
