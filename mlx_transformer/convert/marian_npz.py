@@ -245,9 +245,10 @@ def named_vocabularies(folder: Path) -> list[Path]:
 def listed(text: str, name: str) -> list[str]:
     """The items of a list in YAML, a line each or in brackets"""
     _, _, behind = f"\n{text}".partition(f"\n{name}:")
-    first, *lines = behind.split("\n")
-    items = [*takewhile(lambda line: line.startswith("-"), map(str.strip, lines))]
-    return [item.strip("- \"'") for item in items or first.strip(" []").split(",")]
+    first, *lines = map(str.strip, behind.split("\n"))
+    items = [*takewhile(lambda line: line.startswith("-"), lines)]
+    named = [item.strip("- \"'") for item in items or first.strip("[]").split(",")]
+    return [item for item in named if item]
 
 
 def configs_beside(folder: Path) -> list[str]:

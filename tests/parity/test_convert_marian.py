@@ -11,7 +11,7 @@ import pytest
 from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.family import Options
-from mlx_transformer.convert.marian_npz import plain_lines
+from mlx_transformer.convert.marian_npz import listed, plain_lines
 from mlx_transformer.convert.verify import verify
 from mlx_transformer.decoding.options import model_options
 from mlx_transformer.errors import InputError
@@ -87,6 +87,22 @@ def test_the_decoders_config_names_vocabularies_and_search(tmp_path: Path) -> No
     convert(tmp_path, tmp_path / "greedy")
     assert model_options(tmp_path / "greedy").beam == 1  # how students are run
     assert 1 in model_options(tmp_path / "greedy").banned  # the unknown word
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+@pytest.mark.parametrize(
+    ("said", "items"),
+    [
+        ("names: [a.spm, 'b.spm']", ["a.spm", "b.spm"]),
+        ("names:|  - a.spm|  - 'b.spm'", ["a.spm", "b.spm"]),
+        ("names: []", []),
+        ("names:|  []", []),
+        ("other: [a.spm]", []),
+    ],
+)
+def test_lists_in_yaml(said: str, items: list[str], end: str) -> None:
+    text = f"first: 1|{said}|last: 2|".replace("|", end)
+    assert listed(text, "names") == items
 
 
 def test_packed_files_are_to_be_unpacked(tmp_path: Path) -> None:
