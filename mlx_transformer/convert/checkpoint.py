@@ -200,11 +200,9 @@ def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
         (root,) = elsewhere.values()
         tensors = _tensors(root)
     if not tensors:
-        listed = ", ".join(map(shown, list(saved)[:10])) or "of which there are none"
-        raise InputError(
-            f"no dictionary of tensors found among its entries {listed}: save a model's "
-            "state_dict()"
-        )
+        listed = ", ".join(map(shown, list(saved)[:10]))
+        among = f" among its entries {listed}" if listed else ""
+        raise InputError(f"no dictionary of tensors found{among}: save a model's state_dict()")
     for key in EXTRA_STATE_KEYS:
         extra = _tensors(metadata.get(key))
         tensors |= {f"{key}.{name}": tensor for name, tensor in extra.items()}
