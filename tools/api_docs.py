@@ -53,12 +53,13 @@ def member(owner: str, name: str, thing: Any) -> list[str]:
 
 
 def signature(name: str, function: Any) -> str:
-    """Without `self`, quotes, and the modules that types come from."""
+    """Without `self`, quotes around types, and the modules that types come from."""
     spelled = re.sub(r"^\((self|cls)(, )?", "(", str(inspect.signature(function)))
     spelled = re.sub(
         r"\b(mlx_transformer|collections|typing|pathlib)\.[\w.]*?(?=[A-Z])", "", spelled
     )
-    return name + re.sub(r"['\"]", "", spelled.replace("mlx.core.", "mx."))
+    spelled = spelled.replace("mlx.core.", "mx.")
+    return name + re.sub(r"(= '[^']*')|['\"]", lambda found: found[1] or "", spelled)
 
 
 def code(line: str) -> str:
