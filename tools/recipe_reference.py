@@ -24,8 +24,8 @@ HEAD = """\
 # Recipes
 
 A recipe is a TOML file with at most five sections; what it leaves out has the defaults below.
-`mlx-transformer train RECIPE --show` prints one with its defaults, `--set section.key=value` replaces
-a key. This page is made from the code by `python tools/recipe_reference.py`.
+`mlx-transformer train RECIPE --show` prints one with its defaults, `--set section.key=value`
+replaces a key. This page is made from the code by `python tools/recipe_reference.py`.
 
 Shipped recipes:
 
