@@ -137,7 +137,7 @@ def _train_held(
         run = Run.open(path, args.overrides) if recipe is None else Run.create(path, recipe)
         if unused:
             listed = ", ".join(unused)
-            tell(f"the model has its own tokenizer and sizes: {listed} of the recipe is not used")
+            tell(f"the model brings its own tokenizer and sizes; not used: {listed}")
         console.prepared(run.prepare(console.preparing))
     mx.eval(mx.distributed.all_sum(mx.zeros(1), group=group))  # the others wait for the data
     run = Run.open(path)
