@@ -10,7 +10,6 @@ longest sequences: cost ~ n^exponent.
 """
 
 import argparse
-import gc
 import io
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -71,7 +70,6 @@ def cost(layer: Layer, n: int, passes: int) -> Cost:
 
 def peak(layer: Layer, x: mx.array) -> int:
     """Bytes of one pass beyond what there is; more where a thread frees an array late."""
-    gc.collect()
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()
