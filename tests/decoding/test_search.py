@@ -156,10 +156,10 @@ def test_constraints_equal_those_of_the_reference(
     np.testing.assert_allclose([h.score for h in found], [s for _, s in expected], atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("any_device_uncompiled")
 @settings(max_examples=20)
 @given(seeds, st.sampled_from(["beam", "greedy", "sample"]))
-@pytest.mark.slow
 def test_batch_equals_single(seed: int, how: str) -> None:
     r = np.random.default_rng(seed)
     model = random_model(seed, eos_bias=float(r.uniform(0, 3)), vocab_size=30)
