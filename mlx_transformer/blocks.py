@@ -98,23 +98,6 @@ def norm(config: ModelConfig) -> nn.Module:
     return kind(config.d_model, eps=config.norm_eps)
 
 
-def heads(x: mx.array, sizes: Sequence[int]) -> list[mx.array]:
-    """Projections side by side, of heads of these sizes: (B,T,h*sum) -> (B,h,T,size) each"""
-    B, T, width = x.shape
-    if len(set(sizes)) == 1:
-        return device.by_head(x.reshape(B, T, -1, sizes[0]), len(sizes))
-    h = width // sum(sizes)
-    bounds = [h * sum(sizes[:i]) for i in range(1, len(sizes))]
-    parts = mx.split(x, bounds, axis=-1)
-    return [device.by_head(part.reshape(B, T, h, -1), 1)[0] for part in parts]
-
-
-def joined(x: mx.array) -> mx.array:
-    """(B,h,T,d) -> (B,T,h*d)"""
-    B, _, T, _ = x.shape
-    return (x if T == 1 else x.swapaxes(1, 2)).reshape(B, T, -1)
-
-
 def word_matrix(size: int, d_model: int) -> nn.Embedding:
     """(V,d_model) of variance 1/d_model: unit variance once scaled, and logits of order one."""
     matrix = nn.Embedding(size, d_model)
@@ -138,10 +121,12 @@ class WideWords(nn.Embedding):
         return self.weight[ids].astype(self._dtype)
 
 
-def keyed(layer: nn.Module, key: Key, checkpointing: bool) -> Callable[..., mx.array]:
-    """The layer with its key. Checkpointing must not see the key as something to differentiate."""
-    bound = partial(layer, key=key)
-    return nn.utils.checkpoint(layer, bound) if checkpointing else bound
+def recomputed(layer: nn.Module, key: Key) -> Callable[..., mx.array]:
+    """Keeps only its inputs, and runs again in the backward pass.
+
+    The key is bound: checkpointing must not see it as something to differentiate.
+    """
+    return nn.utils.checkpoint(layer, partial(layer, key=key))
 
 
 def lay_out_for_search(model: nn.Module) -> None:

@@ -17,7 +17,7 @@ from typing import TypeVar
 import mlx.core as mx
 import mlx.nn as nn
 
-from mlx_transformer.cpu import blas, kernels, lanes, startup
+from mlx_transformer.cpu import blas, kernels, startup
 
 # For this few queries Metal's fused attention has no backward pass, and "causal" raises an error
 # under gradients. With an array as mask MLX uses its unfused operations.
@@ -121,8 +121,8 @@ def tidy_thread() -> None:
 
 def attention(q: mx.array, k: mx.array, v: mx.array, mask: Mask, scale: float) -> mx.array:
     """softmax(scale * q k^T) v: (B,h,T,d_k), (B,h,S,d_k), (B,h,S,d_v) -> (B,h,T,d_v)"""
-    T, S = q.shape[2], k.shape[2]
-    if not is_gpu():
+    (B, _, T, _), S = q.shape, k.shape[2]
+    if not is_gpu() and B * T > kernels.FEW_TOKENS:
         return kernels.attention(q, k, v, _mask_array(mask, T, S), scale)
     if T <= SHORT_QUERIES:
         mask = _mask_array(mask, T, S)
@@ -147,15 +147,22 @@ def mask_by_head(mask: mx.array, h: int) -> mx.array:
     return mx.contiguous(mx.broadcast_to(mask, (B, h, T, S)))
 
 
-def by_head(x: mx.array, parts: int) -> list[mx.array]:
-    """Projections side by side, (B,T,parts*h,d) -> (B,h,T,d) each."""
-    B, T, _, d = x.shape
+def heads(x: mx.array, sizes: Sequence[int]) -> list[mx.array]:
+    """Projections side by side, of heads of these sizes: (B,T,h*sum) -> (B,h,T,size) each"""
+    B, T, width = x.shape
+    if len(set(sizes)) > 1:
+        h = width // sum(sizes)
+        bounds = [h * sum(sizes[:i]) for i in range(1, len(sizes))]
+        parts = mx.split(x, bounds, axis=-1)
+        return [heads(part, [size])[0] for part, size in zip(parts, sizes, strict=True)]
+    count, d = len(sizes), sizes[0]
     if T == 1:  # a reshape is enough: nothing has to move
-        return list(mx.split(x.reshape(B, -1, 1, d), parts, axis=1))
+        return list(mx.split(x.reshape(B, -1, 1, d), count, axis=1))
+    x = x.reshape(B, T, -1, d)
     if is_gpu():  # split first: the backward pass then joins the gradients in one copy
-        return [part.swapaxes(1, 2) for part in mx.split(x, parts, axis=2)]
+        return [part.swapaxes(1, 2) for part in mx.split(x, count, axis=2)]
     # Each head in one piece, as products on a CPU want it.
-    return list(mx.split(mx.contiguous(x.swapaxes(1, 2)), parts, axis=1))
+    return list(mx.split(mx.contiguous(x.swapaxes(1, 2)), count, axis=1))
 
 
 # Other operations
@@ -278,30 +285,60 @@ def search_matrix(weight: mx.array) -> mx.array:
 
 
 # Lanes
+#
+# MLX computes on a CPU whatever is not a matrix product on one core. Independent pieces of work in
+# streams of their own, each with its share of the BLAS threads, keep all cores busy all the time.
+
+# CPUs this process may use. OpenBLAS counts them once as well.
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+LANES = min(CORES, 16)  # each has its own graph to trace, and a share of the weights
+LANE_ROWS = 32  # hypotheses of a search that make another lane worth it
+FEW_ROWS = 16  # hypotheses whose products few_rows.cpp shares among the cores
 
 
 def lane_count() -> int:
-    return 1 if is_gpu() else lanes.most()
+    return 1 if is_gpu() else LANES
 
 
 def search_lanes(rows: int) -> int:
     """How many lanes are worth it for so many hypotheses."""
-    return max(1, min(lane_count(), rows // lanes.LANE_ROWS))
+    return 1 if is_gpu() else max(1, min(LANES, rows // LANE_ROWS))
 
 
-def side_by_side(count: int, rows: int | None = None) -> AbstractContextManager[None]:
+@contextmanager
+def side_by_side(count: int, rows: int | None = None) -> Iterator[None]:
     """Share the cores among so many lanes for as long as this lasts: in a search, for so many
-    hypotheses."""
-    return lanes.side_by_side(count, rows)
+    hypotheses.
+
+    A search of few rows gets one thread. OpenBLAS has little to do there, and on a busy machine
+    spends most of it waiting for its second thread.
+    """
+    few = rows is not None and rows <= FEW_ROWS
+    with blas.threads(1 if few else max(1, CORES // count)):
+        try:
+            yield
+        except BaseException:  # also when a search is given up: its lanes are still computing
+            for number in range(count):
+                with lane(number):
+                    mx.synchronize()
+            raise
 
 
 def lane(number: int) -> AbstractContextManager[object]:
     """Where operations are computed for as long as this lasts; lane 0 is where they are anyway."""
-    return nullcontext() if number == 0 else mx.stream(lanes.stream(number))
+    if number == 0:
+        return nullcontext()
+    streams = _thread.__dict__.setdefault("streams", [])  # they belong to the thread that made them
+    while len(streams) < number:
+        streams.append(mx.new_stream(mx.default_device()))
+    return mx.stream(streams[number - 1])
 
 
 def by_rows(function: Callable[..., Result], count: int, *batch: mx.array) -> list[Result]:
-    """The function of each of `count` equal shares of the arrays' rows; each call in its lane."""
+    """The function of each of `count` equal shares of each array's rows; each call in its lane.
+
+    Arrays may differ in rows: a batch goes with one random key a lane.
+    """
 
     def shares(array: mx.array) -> list[mx.array]:
         return list(mx.split(array, [array.shape[0] * i // count for i in range(1, count)]))
@@ -324,5 +361,5 @@ def launch_early(x: mx.array, rows: int) -> None:
     MLX queues too few operations to bridge that time, which counts where a step has few rows. With
     more there are other lanes: they would wait while the host waits for room in this one's queue.
     """
-    if rows < lanes.LANE_ROWS and not is_gpu():
+    if rows < LANE_ROWS and not is_gpu():
         mx.async_eval(x)

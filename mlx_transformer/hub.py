@@ -20,7 +20,12 @@ from typing import TYPE_CHECKING, Any
 from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
-from mlx_transformer.storage import built_aside, is_model_directory, shipped_models
+from mlx_transformer.storage import (
+    built_aside,
+    is_model_directory,
+    nearest_model,
+    shipped_models,
+)
 from mlx_transformer.tokenizer import load_tokenizer
 
 if TYPE_CHECKING:
@@ -61,9 +66,7 @@ def resolve(
     A model that ships goes by its name alone, such as `de-en`, wherever it was installed to. `tell`
     hears what takes long, `bar` shows downloads.
     """
-    path = Path(model)
-    if not path.exists():
-        path = next((each for each in shipped_models() if each.name == str(model)), path)
+    path = _here(model)
     if path.exists():
         if is_ours(path) or not _holds_checkpoint(path):
             return path
@@ -102,8 +105,17 @@ def _name_of(dtype: "mx.Dtype | None") -> str | None:
 
 def checkpoint_of(model: str | Path, *, tell: Tell = silent, bar: ShowDownload = no_bar) -> Path:
     """What `model` names, as it was published: to be converted by hand."""
-    found = None if Path(model).exists() else NAME.fullmatch(str(model))
-    return Path(model) if found is None else fetch(found[1], found[2], tell=tell, bar=bar)
+    path = _here(model)
+    found = None if path.exists() else NAME.fullmatch(str(model))
+    return path if found is None else fetch(found[1], found[2], tell=tell, bar=bar)
+
+
+def _here(model: str | Path) -> Path:
+    """A path, or where the model of that name lies that ships"""
+    path = Path(model)
+    if path.exists():
+        return path
+    return next((each for each in shipped_models() if each.name == str(model)), path)
 
 
 def is_ours(directory: Path) -> bool:
@@ -269,12 +281,16 @@ def fetch(
     return Path(path).parent
 
 
+def check_name(name: str) -> None:
+    if NAME.fullmatch(name) is None or "@" in name:
+        raise InputError(f"a model on the hub is called ORG/NAME, not {shown(name)}")
+
+
 def upload(directory: Path, name: str, *, tell: Tell = silent) -> str:
     """Put a model directory on the hub under this name; returns its address."""
     from huggingface_hub import HfApi
 
-    if NAME.fullmatch(name) is None or "@" in name:
-        raise InputError(f"a model on the hub is called ORG/NAME, not {shown(name)}")
+    check_name(name)
     tell(f"uploading {directory} as {name}")
     with _explained(name, None):
         api = HfApi()
@@ -341,7 +357,7 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
     except (errors.RepositoryNotFoundError, errors.HFValidationError) as error:
         raise InputError(
             f"there is no directory {name} here, and no such model on the hub (a private one "
-            "needs `hf auth login` or HF_TOKEN)"
+            f"needs `hf auth login` or HF_TOKEN){nearest_model(Path(name))}"
         ) from error
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
@@ -349,5 +365,5 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise RunError(
             f"the hub cannot be reached for {name} ({reason}), and no such directory is here: "
-            "check the name, or try again (what was done is kept)"
+            f"check the name, or try again (what was done is kept){nearest_model(Path(name))}"
         ) from error

@@ -25,11 +25,9 @@ from mlx_transformer.blocks import (
     KeysValuesCache,
     Maps,
     dropout,
-    heads,
-    joined,
-    keyed,
     linear,
     norm,
+    recomputed,
     split,
     word_matrix,
 )
@@ -48,11 +46,17 @@ class Residual:
         self._dropout = config.dropout
 
     def __call__(
-        self, norm: nn.Module, x: mx.array, sublayer: Callable[[mx.array], mx.array], key: Key
+        self,
+        norm: nn.Module,
+        x: mx.array,
+        sublayer: Callable[..., mx.array],
+        key: Key,
+        *others: object,
     ) -> mx.array:
+        """`others` are what the sublayer reads besides x."""
         if self._pre_norm:
-            return x + dropout(sublayer(norm(x)), self._dropout, key)
-        return norm(x + dropout(sublayer(x), self._dropout, key))
+            return x + dropout(sublayer(norm(x), *others), self._dropout, key)
+        return norm(x + dropout(sublayer(x, *others), self._dropout, key))
 
 
 class EncoderLayer(nn.Module):
@@ -66,11 +70,9 @@ class EncoderLayer(nn.Module):
 
     def __call__(self, x: mx.array, mask: Mask, key: Key = None, maps: Maps = None) -> mx.array:
         """x (B,S,d_model), mask true at real tokens -> (B,S,d_model)"""
-        keys = split(key, 2)
-        x = self._residual(
-            self.self_attention_norm, x, lambda y: self.self_attention(y, mask, maps=maps), keys[0]
-        )
-        return self._residual(self.feed_forward_norm, x, self.feed_forward, keys[1])
+        keys, residual = split(key, 2), self._residual
+        x = residual(self.self_attention_norm, x, self.self_attention, keys[0], mask, None, maps)
+        return residual(self.feed_forward_norm, x, self.feed_forward, keys[1])
 
 
 class DecoderLayer(nn.Module):
@@ -99,21 +101,14 @@ class DecoderLayer(nn.Module):
         maps: tuple[Maps, Maps] = (None, None),
     ) -> mx.array:
         """y (B,T,d_model), memory (B,S,d_model) or its keys and values, if any -> (B,T,d_model)"""
-        keys = split(key, 3)
-        y = self._residual(
-            self.self_attention_norm,
-            y,
-            lambda x: self.self_attention(x, mask, cache, maps[0]),
-            keys[0],
+        keys, residual = split(key, 3), self._residual
+        y = residual(
+            self.self_attention_norm, y, self.self_attention, keys[0], mask, cache, maps[0]
         )
         if memory is not None:
-            y = self._residual(
-                self.cross_attention_norm,
-                y,
-                lambda x: self.cross_attention(x, memory, memory_mask, maps[1]),
-                keys[1],
-            )
-        return self._residual(self.feed_forward_norm, y, self.feed_forward, keys[2])
+            read = memory, memory_mask, maps[1]
+            y = residual(self.cross_attention_norm, y, self.cross_attention, keys[1], *read)
+        return residual(self.feed_forward_norm, y, self.feed_forward, keys[2])
 
 
 class Stack(nn.Module):
@@ -123,8 +118,8 @@ class Stack(nn.Module):
         super().__init__()
         self.layers = list(layers)
         is_encoder = isinstance(layers[0], EncoderLayer)
-        if config.encoder_final_norm if is_encoder else config.decoder_final_norm:
-            self.norm = norm(config)
+        normed = config.encoder_final_norm if is_encoder else config.decoder_final_norm
+        self.norm = norm(config) if normed else nn.Identity()
         if config.positions == "relative":
             tables = len(layers) if config.relative_per_layer else 1
             self.relative = [RelativeBias(config, both_ways=is_encoder) for _ in range(tables)]
@@ -139,9 +134,6 @@ class Stack(nn.Module):
         found: list[Mask] = [device.masked(bias(queries, keys), mask) for bias in self.relative]
         return found * (len(self.layers) // len(found))
 
-    def finish(self, x: mx.array) -> mx.array:
-        return self.norm(x) if "norm" in self else x
-
 
 # 3.2 Attention
 
@@ -154,11 +146,13 @@ def attend(
     A fused kernel never materialises the weights; asked for, they are computed apart.
     """
     if maps is None:
-        return joined(device.attention(q, k, v, mask, scale))
-    scores = (q * scale) @ k.swapaxes(-1, -2)
-    weights = mx.softmax(device.masked(scores, mask), axis=-1)
-    maps.append(weights)
-    return joined(weights @ v)
+        found = device.attention(q, k, v, mask, scale)
+    else:
+        scores = (q * scale) @ k.swapaxes(-1, -2)
+        maps.append(mx.softmax(device.masked(scores, mask), axis=-1))
+        found = maps[-1] @ v
+    B, _, T, _ = q.shape
+    return (found if T == 1 else found.swapaxes(1, 2)).reshape(B, T, -1)
 
 
 def attention_scale(config: ModelConfig) -> float:
@@ -189,7 +183,7 @@ class SelfAttention(nn.Module):
         self, x: mx.array, mask: Mask, cache: KeysValuesCache | None = None, maps: Maps = None
     ) -> mx.array:
         """x (B,T,d_model) -> (B,T,d_model)"""
-        q, k, v = heads(self.qkv(x), self._sizes)
+        q, k, v = device.heads(self.qkv(x), self._sizes)
         if cache is not None:
             k, v = cache.extend(k, v)
         return self.out(attend(q, k, v, mask, self._scale, maps))
@@ -210,7 +204,7 @@ class CrossAttention(nn.Module):
 
     def keys_values(self, memory: mx.array) -> KeysValues:
         """memory (B,S,d_model) -> keys (B,h,S,d_k), values (B,h,S,d_v)"""
-        k, v = heads(self.kv(memory), self._sizes)
+        k, v = device.heads(self.kv(memory), self._sizes)
         return k, v
 
     def __call__(
@@ -218,7 +212,7 @@ class CrossAttention(nn.Module):
     ) -> mx.array:
         """x (B,T,d_model) -> (B,T,d_model)"""
         k, v = self.keys_values(memory) if isinstance(memory, mx.array) else memory
-        (q,) = heads(self.q(x), self._sizes[:1])
+        (q,) = device.heads(self.q(x), self._sizes[:1])
         return self.out(attend(q, k, v, mask, self._scale, maps))
 
 
@@ -261,8 +255,7 @@ class Embedding(nn.Module):
                 (config.max_length + config.position_offset, config.d_model),
                 scale=config.d_model**-0.5,
             )
-        if config.embedding_norm:
-            self.norm = norm(config)
+        self.norm = norm(config) if config.embedding_norm else nn.Identity()
 
     def reserve(self, length: int) -> None:
         """Have the positions below `length`: a formula's table is only as long as it is used."""
@@ -291,7 +284,7 @@ class Embedding(nn.Module):
             rows = position + self._offset + mx.arange(words.shape[1])
             places = table[rows].astype(words.dtype)
             x = x + (places if placed is None else places * placed[..., None])
-        return dropout(self.norm(x) if "norm" in self else x, self._dropout, key)
+        return dropout(self.norm(x), self._dropout, key)
 
 
 def sinusoids(config: ModelConfig, length: int) -> np.ndarray:
@@ -388,9 +381,9 @@ class Transformer(nn.Module):
         keys = split(key, len(self.encoder.layers) + 1)
         x = self.source_embedding(self.source_words(source), key=keys[-1])
         for layer, mask, layer_key in zip(self.encoder.layers, masks, keys, strict=False):
-            run = keyed(layer, layer_key, checkpointing)
+            run = recomputed(layer, layer_key) if checkpointing else partial(layer, key=layer_key)
             x = run(x, mask, maps=maps.encoder if maps else None)
-        return self.encoder.finish(x)
+        return self.encoder.norm(x)
 
     def memory_keys_values(self, memory: mx.array) -> list[KeysValues]:
         """What every decoder layer reads of a sentence, computed once for all steps."""
@@ -425,10 +418,10 @@ class Transformer(nn.Module):
         masks = self.decoder.masks(visible, positions, seen)
         layer_maps = (maps.decoder, maps.cross) if maps else (None, None)
         for i, layer in enumerate(self.decoder.layers):
-            run = keyed(layer, keys[i], checkpointing)
+            run = recomputed(layer, keys[i]) if checkpointing else partial(layer, key=keys[i])
             cache = caches[i] if caches else None
             y = run(y, masks[i], memory[i], memory_mask, cache=cache, maps=layer_maps)
-        return self.decoder.finish(y)
+        return self.decoder.norm(y)
 
     def target_vectors(self, target: mx.array, position: int | mx.array) -> mx.array:
         """(B,T) ids -> word vectors (B,T,d_model); a model without start token begins with zero."""

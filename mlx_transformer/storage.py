@@ -18,6 +18,7 @@ from mlx_transformer import device
 from mlx_transformer.blocks import Linear, lay_out_for_search
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.errors import InputError, RunError
+from mlx_transformer.inputs.checks import NEAR_PATH, nearest, nearest_path
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import FLOATS, Stored, read_header
 from mlx_transformer.model import Transformer
@@ -174,9 +175,15 @@ def _check_is_model_directory(directory: Path) -> None:
             raise InputError(f"{directory} is a training run: its model is {directory / inner}")
     remedy = "(train one, convert one, or name one of the hub: ORG/NAME)"
     if not directory.exists():
-        raise InputError(f"there is no model {directory} here {remedy}")
+        raise InputError(f"there is no model {directory} here{nearest_model(directory)} {remedy}")
     lacking = next(n for n in (CONFIG_FILE, WEIGHTS_FILE) if not (directory / n).is_file())
     raise InputError(f"{directory} is not a model directory: it has no {lacking} {remedy}")
+
+
+def nearest_model(path: Path) -> str:
+    """`; did you mean weights/en-de?` where such a path, or a model that ships, is near"""
+    shipped = [each.name for each in shipped_models()]
+    return nearest_path(path) or nearest(path.name, shipped, NEAR_PATH)
 
 
 def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:

@@ -30,7 +30,6 @@ from mlx.utils import tree_flatten
 
 from mlx_transformer import device
 from mlx_transformer.config import preset
-from mlx_transformer.cpu import lanes
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus, Sentences
 from mlx_transformer.decoding.batch import SearchBatch
@@ -142,7 +141,7 @@ def training(steps: int) -> Watch:
     config = TrainingConfig(max_steps=steps, log_every=steps, save_every=steps)
     model = Transformer(CONFIG)
     reporter: Any = SimpleNamespace(stepped=lambda step: None, trained=lambda report: None)
-    hooks = Hooks(reporter, None, lambda model: None, lambda: False)
+    hooks = Hooks(reporter, None, lambda model: None, SimpleNamespace(received=0))
     state = initial_state(model, config)
     mx.eval(state)
     with TemporaryDirectory() as run, watching() as watch:
@@ -226,7 +225,7 @@ def plain_training(steps: int) -> Watch:
 @contextmanager
 def one_lane() -> Iterator[None]:
     """As on a GPU: the lanes of a CPU have a graph each, and launch short steps in parts."""
-    with patch.object(lanes, "cores", return_value=1), patch.object(device, "launch_early"):
+    with patch.multiple(device, CORES=1, LANES=1), patch.object(device, "launch_early"):
         yield
 
 

@@ -145,6 +145,26 @@ def test_what_the_hub_does_not_have_is_said(server, tmp_path):
     assert not left_behind(tmp_path)
 
 
+def test_a_mistyped_path_is_told_what_is_near(server, ours, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ours, tmp_path / "weights" / "en-de")
+    for typed in ("weigths/en-de", "weights/en-dee", "weigths/en_de", f"{tmp_path}/weigth/en-de"):
+        with pytest.raises(InputError, match=r"; did you mean .*weights/en-de\?"):
+            load(typed)
+    with pytest.raises(InputError, match="there is no model en-dee here; did you mean 'en-de'"):
+        load("en-dee")  # one that ships
+    with pytest.raises(InputError, match=r"no such model on the hub .*; did you mean 'de-en'"):
+        load("elsewhere/de-en")
+    shutil.copytree(ours, tmp_path / "org" / "tiny-mt-en-dee")
+    assert hub.is_ours(hub.resolve("org/tiny-mt-en-de"))  # is near, too, but the hub has it
+    for name in ("org/nothing", "weights/en-fr"):
+        with pytest.raises(InputError, match=r"HF_TOKEN\)$"):
+            load(name)
+    server.stop()
+    with pytest.raises(RunError, match=r"; did you mean weights/en-de\?"):
+        load("weigths/en-de")
+
+
 def test_no_network_is_said(server, tmp_path):
     server.stop()
     with pytest.raises(

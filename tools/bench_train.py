@@ -113,7 +113,7 @@ def load_mlx(workspace: Path) -> Works:
     from mlx_transformer import device
     from mlx_transformer.measuring.benchmark import Product, Products, Training, training_products
     from mlx_transformer.storage import load_model
-    from mlx_transformer.training.step import output_loss
+    from mlx_transformer.training.loss import OutputLoss
 
     model = load_model(workspace)
     config = model.config
@@ -121,7 +121,7 @@ def load_mlx(workspace: Path) -> Works:
     source, target, expected = batches[0]
     hidden = model.hidden(source, target).reshape(-1, config.d_model)
     weight = model[config.output_matrix].weight
-    loss = output_loss(config)(hidden, weight, None, expected.reshape(-1))
+    loss = OutputLoss(config)(hidden, weight, None, expected.reshape(-1))
     mean_loss = (loss.smoothed / loss.tokens).item()
 
     products: list[Product] = []

@@ -20,7 +20,7 @@ from mlx_transformer.blocks import lay_out_for_search
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import score_pairs
 from mlx_transformer.decoding.search import search
-from mlx_transformer.training.step import output_loss
+from mlx_transformer.training.loss import OutputLoss
 
 SHORT, LONG = 4, 14  # tokens: a step is the difference of two searches, so the encoder falls out
 PAIRS, LENGTH = 16, 32  # that are scored, and the tokens of each side
@@ -131,7 +131,7 @@ def compute_loss(config: ModelConfig, words: mx.array) -> None:
 
 def _loss(config: ModelConfig, words: mx.array, hidden: mx.array, targets: mx.array) -> object:
     def smoothed(hidden: mx.array, words: mx.array) -> mx.array:
-        return output_loss(config).differentiable(hidden, words, None, targets).smoothed
+        return OutputLoss(config).differentiable(hidden, words, None, targets).smoothed
 
     return mx.value_and_grad(smoothed, argnums=(0, 1))(hidden, words)
 

@@ -4,9 +4,9 @@
     python tools/table1.py --write     (into docs/paper.md, with the picture)
 
 Self-attention is the model's own, beside a recurrent and a convolutional layer of MLX, all of one
-width. Time is CPU time and memory the peak of a pass beyond the weights, each the least of several
-passes; operations are the nodes of the graph that MLX evaluates. Exponents are fitted to the
-longest sequences: cost ~ n^exponent.
+width. Time is CPU time, the least of several passes; memory is the peak of a pass beyond the
+weights, the median of several; operations are the nodes of the graph that MLX evaluates. Exponents
+are fitted to the longest sequences: cost ~ n^exponent.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 
 # ruff: noqa: I001 - before mlx: on Linux this package brings the fast BLAS
 from mlx_transformer import device
@@ -64,12 +65,13 @@ def cost(layer: Layer, n: int, passes: int) -> Cost:
         start = time.process_time()
         mx.eval(layer(x))
         seconds.append(time.process_time() - start)
-    needed = min(peak(layer, x) for _ in range(PEAKS))
+    needed = median(peak(layer, x) for _ in range(PEAKS))
     return Cost(1000 * min(seconds), needed / 1e6, dot.getvalue().count("shape=rectangle"))
 
 
 def peak(layer: Layer, x: mx.array) -> int:
-    """Bytes of one pass beyond what there is; more where a thread frees an array late."""
+    """Bytes of one pass beyond what there is: more where a thread frees an array late, less where
+    something older is freed meanwhile."""
     mx.clear_cache()
     before = mx.get_active_memory()
     mx.reset_peak_memory()

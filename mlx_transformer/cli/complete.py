@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from mlx_transformer.cli.lines import STDIN, Lines, check_files, standard_input
 from mlx_transformer.cli.opening import add_model_flags, open_completer
-from mlx_transformer.cli.output import show, to_json
+from mlx_transformer.cli.output import to_json
 from mlx_transformer.cli.searching import add_search_flags, notes, options_of
 from mlx_transformer.cli.translate import output, work_on_lines, write_lines
 from mlx_transformer.decoding.options import SearchOptions
@@ -20,7 +20,7 @@ examples:
   mlx-transformer complete --model runs/gpt-mini/model "the old farmer"
   mlx-transformer complete --model openai-community/gpt2 --sample --top-k 40 "Once upon a time"
   mlx-transformer complete --model runs/gpt-mini/model --input prompts.txt --output texts.txt
-  mlx-transformer complete --model runs/gpt-mini/model       (a prompt; Ctrl-D leaves)
+  mlx-transformer complete --model runs/gpt-mini/model       (a prompt; :help lists its commands)
 
 The text is written with what follows it, as it grows. Every line of a file gives one line; with
 --nbest each gives several, as: LINE ||| TEXT ||| SCORE
@@ -42,14 +42,17 @@ def run(args: argparse.Namespace) -> None:
     if args.text is not None and args.input is not None:
         raise InputError("give a text or --input FILE, not both")
     source = STDIN if args.text == STDIN else args.input
-    at_prompt = args.text is None and source is None and standard_input().isatty()
+    to_stdout = args.output is None and not args.json
+    at_prompt = args.text is None and source is None and to_stdout and standard_input().isatty()
     if args.text is None and not at_prompt:
         source = source or STDIN
     check_files(source, args.output)
     completer = open_completer(args)
     options = options_of(args, completer.defaults)
     if at_prompt:
-        return prompt(completer, options)
+        from mlx_transformer.cli.complete_repl import CompleteRepl
+
+        return CompleteRepl(completer, options).run()
     with output(args.output) as out:
         if source is not None:
             each = partial(completer.each, options=options)
@@ -69,27 +72,6 @@ def stream(out: TextIO, completer: "Completer", text: str, options: SearchOption
         out.write(piece)
         out.flush()
     out.write("\n")
-
-
-def prompt(completer: "Completer", options: SearchOptions) -> None:
-    """Type how a text begins, see it go on."""
-    from prompt_toolkit import PromptSession
-
-    session: PromptSession[str] = PromptSession()
-    show("Type how a text begins. Ctrl-C stops it, Ctrl-D leaves.")
-    while True:
-        try:
-            text = session.prompt("> ")
-            show(text, end="")
-            for piece in completer.stream(text, options):
-                show(piece, end="")
-            show("")
-        except KeyboardInterrupt:
-            show("\n(stopped)")
-        except InputError as error:
-            show(f"\n{error}")
-        except EOFError:
-            return
 
 
 def write(out: TextIO, number: int, _: str, found: "Completion", as_json: bool) -> None:

@@ -14,7 +14,7 @@ from mlx_transformer.convert.conversion import Listing, Report, convert, list_ke
 from mlx_transformer.convert.families import FAMILIES
 from mlx_transformer.convert.family import Options
 from mlx_transformer.errors import InputError, RunError
-from mlx_transformer.hub import checkpoint_of, upload
+from mlx_transformer.hub import check_name, checkpoint_of, upload
 from mlx_transformer.inputs.printable import printable
 from mlx_transformer.inputs.untrusted import FLOATS
 
@@ -119,8 +119,10 @@ def run(args: argparse.Namespace) -> None:
         return
     if args.out is None:
         raise InputError("where to? Name the model directory to make, or give --list")
-    if args.verify and args.out.resolve() == args.checkpoint.resolve():
+    if args.verify and args.out.resolve() == checkpoint.resolve():
         raise InputError("--verify compares with the original: do not replace it")
+    if args.upload is not None:
+        check_name(args.upload)  # before the work
     with notes():
         report = convert(
             checkpoint,

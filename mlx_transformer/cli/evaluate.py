@@ -3,7 +3,7 @@
 import argparse
 from typing import Any
 
-from mlx_transformer.cli.lines import Lines
+from mlx_transformer.cli.lines import parallel_lines
 from mlx_transformer.cli.opening import add_language_flags, add_model_flags, open_translator
 from mlx_transformer.cli.output import show, tell, to_json
 from mlx_transformer.cli.searching import (
@@ -39,16 +39,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> None:
     if (args.source is None) == (args.hypothesis is None):
-        raise InputError("give --source FILE to translate, or --hypothesis FILE to compare")
-    given = args.source or args.hypothesis
-    lines, references = list(Lines(given)), list(Lines(args.reference))
-    if not references:
-        raise InputError(f"{args.reference} is empty")
-    if len(lines) != len(references):
-        raise InputError(
-            f"{given} has {len(lines):,} lines and {args.reference} {len(references):,}: "
-            "line n of one must belong to line n of the other"
-        )
+        raise InputError("give either --source FILE to translate, or --hypothesis FILE to compare")
+    lines, references = parallel_lines(args.source or args.hypothesis, args.reference)
     seconds = None
     if args.source is not None:
         lines, seconds = translate(args, lines)

@@ -6,7 +6,7 @@ from pathlib import Path
 from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show, tell
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.convert.export_ctranslate2 import export_ctranslate2
+from mlx_transformer.convert.export_ctranslate2 import export_ctranslate2, is_of_transformers
 from mlx_transformer.convert.export_marian import (
     export_marian,
     export_pegasus,
@@ -47,19 +47,19 @@ def run(args: argparse.Namespace) -> None:
         if args.format == "torch":
             export_torch(model, aside)
         else:
-            tokenizer = _sentencepiece_tokenizer(directory, model.config)
+            tokenizer = _tokenizer_for(args.format, directory, model.config)
             WRITERS[args.format](model, tokenizer, aside)
     show(args.out)
 
 
-def _sentencepiece_tokenizer(directory: Path, config: ModelConfig) -> Tokenizer | None:
+def _tokenizer_for(target: str, directory: Path, config: ModelConfig) -> Tokenizer | None:
     """The tokenizer that goes along; without one the weights are worth having all the same."""
     try:
         tokenizer = load_tokenizer(directory, config)
     except InputError as error:
         tell(f"{error}; exporting the weights alone")
         return None
-    if has_sentencepiece(tokenizer):
+    if has_sentencepiece(tokenizer) or (target == "ctranslate2" and is_of_transformers(tokenizer)):
         return tokenizer
     tell(f"the words of {directory} are not cut by SentencePiece: exporting the weights alone")
     return None

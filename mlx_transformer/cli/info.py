@@ -6,12 +6,13 @@ from typing import Any
 
 from mlx_transformer.cli.opening import model_directory
 from mlx_transformer.cli.output import show, to_json
-from mlx_transformer.config import PRESETS, ModelConfig, preset
+from mlx_transformer.config import PRESETS, preset
 from mlx_transformer.decoding.options import differing, model_options
 from mlx_transformer.errors import InputError
 from mlx_transformer.hub import languages_of
-from mlx_transformer.recipes import load_recipe, shipped_recipes
-from mlx_transformer.storage import count_parameters, load_model, named_parameters
+from mlx_transformer.inputs.checks import nearest
+from mlx_transformer.recipes import SUFFIX, load_recipe, shipped_recipes
+from mlx_transformer.storage import count_parameters, load_model, named_parameters, nearest_model
 from mlx_transformer.tokenizer.languages import language_name
 
 
@@ -72,21 +73,28 @@ def _show_languages(directory: Path, as_json: bool) -> None:
 
 
 def _facts(name: str, vocab_size: int | None) -> dict[str, Any]:
-    if name not in PRESETS and (directory := model_directory(Path(name))).is_dir():
-        if vocab_size is not None:
-            raise InputError(f"--vocab-size is for presets; the vocabulary of {name} is fixed")
-        return _facts_of_directory(directory)
-    config = _planned(name, vocab_size)
+    if name in PRESETS:
+        config = preset(name, **({} if vocab_size is None else {"vocab_size": vocab_size}))
+    elif name in shipped_recipes() or name.endswith(SUFFIX):
+        recipe = load_recipe(name)
+        if recipe.model.start is not None:  # it brings its own sizes
+            return _facts(str(recipe.model.start), vocab_size)
+        size = vocab_size or recipe.tokenizer.vocab_size
+        config = recipe.model_config(size, size)
+    else:
+        return _facts_of_directory(_existing(name, vocab_size))
     return {"config": config.to_dict(), "parameters": count_parameters(config)}
 
 
-def _planned(name: str, vocab_size: int | None) -> ModelConfig:
-    """Of a preset or a recipe, with a vocabulary of this size instead of its own."""
-    if name in PRESETS or name not in shipped_recipes():
-        return preset(name, **({} if vocab_size is None else {"vocab_size": vocab_size}))
-    recipe = load_recipe(name)
-    size = vocab_size or recipe.tokenizer.vocab_size
-    return recipe.model_config(size, size)
+def _existing(name: str, vocab_size: int | None) -> Path:
+    """The directory of a model, whose vocabulary nobody can change"""
+    directory = model_directory(Path(name))
+    if not directory.exists():
+        near = nearest(name, [*PRESETS, *shipped_recipes()]) or nearest_model(Path(name)) or ";"
+        raise InputError(f"there is no preset, recipe or model {name}{near} --help lists presets")
+    if vocab_size is not None:
+        raise InputError(f"--vocab-size is for presets; the vocabulary of {name} is fixed")
+    return directory
 
 
 def _facts_of_directory(directory: Path) -> dict[str, Any]:

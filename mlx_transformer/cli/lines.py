@@ -102,3 +102,18 @@ class Lines:
         except UnicodeDecodeError:
             self._invalid += 1
             return line.decode("utf-8", "replace").removesuffix("\r")
+
+
+def parallel_lines(first: str, second: str) -> tuple[list[str], list[str]]:
+    """Two files of as many lines, and at least one."""
+    if first == second == STDIN:
+        raise InputError("standard input can be only one of the two: name a file")
+    lines, others = list(Lines(first)), list(Lines(second))
+    if not others:
+        raise InputError(f"{second} is empty")
+    if len(lines) != len(others):
+        raise InputError(
+            f"{first} has {len(lines):,} lines and {second} {len(others):,}: "
+            "line n of one must belong to line n of the other"
+        )
+    return lines, others

@@ -16,7 +16,7 @@ from mlx_transformer.model import Transformer, sinusoids
 from mlx_transformer.pictures.architecture import draw_architecture
 from mlx_transformer.pictures.plots import draw_curves, draw_positions, draw_schedules
 from mlx_transformer.recipes import load_recipe
-from mlx_transformer.storage import CONFIG_FILE, load_model
+from mlx_transformer.storage import CONFIG_FILE, load_model, named_parameters
 from mlx_transformer.training.report import MetricsLog
 from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.schedule import make_schedule
@@ -92,7 +92,7 @@ def schedule(name: str) -> tuple[np.ndarray, np.ndarray]:
     rate = make_schedule(recipe.training, recipe.model_config(size, size).d_model)
     even = np.linspace(1, recipe.training.max_steps, POINTS).round()
     steps = np.unique([*even, max(recipe.training.warmup, 1)])  # the peak is among them
-    return steps, np.array([rate(float(step)) for step in steps])
+    return steps, np.array(rate(mx.array(steps.astype(np.float32))))
 
 
 def positions(name: str) -> dict[str, np.ndarray]:
@@ -100,15 +100,20 @@ def positions(name: str) -> dict[str, np.ndarray]:
     directory = _directory(name)
     model = load_model(directory, mx.float32) if directory else None
     config = model.config if model else preset(name)
+    if config.positions == "relative":
+        raise InputError(f"{name} has no table of positions: its attention looks at distances")
     rows = slice(config.position_offset, config.position_offset + POSITIONS)
     if config.positions == "sinusoidal":
         table = sinusoids(config, min(POSITIONS, config.max_length))
         return {f"Sinusoidal positions of {printable(name)}": table[rows]}
     if model is None:
         raise InputError(f"the positions of {name} are learned: give a trained model's directory")
+    weights = named_parameters(model)
+    sides = {"encoder": "source_embedding.positions", "decoder": "target_embedding.positions"}
     return {
-        "Learned positions of the encoder": np.array(model.source_embedding.positions)[rows],
-        "Learned positions of the decoder": np.array(model.target_embedding.positions)[rows],
+        f"Learned positions of the {stack}": np.array(weights[table])[rows]
+        for stack, table in sides.items()
+        if table in weights  # half a model has one
     }
 
 

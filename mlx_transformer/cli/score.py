@@ -5,7 +5,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, Any
 
-from mlx_transformer.cli.lines import Lines
+from mlx_transformer.cli.lines import Lines, parallel_lines
 from mlx_transformer.cli.opening import (
     add_language_flags,
     add_model_flags,
@@ -68,17 +68,10 @@ def texts(args: argparse.Namespace) -> list[str]:
 
 def pairs(args: argparse.Namespace) -> tuple[list[str], list[str]]:
     if args.source and args.target and args.text is None:
-        sources, targets = list(Lines(args.source)), list(Lines(args.target))
-    elif args.translation is not None and not args.source and not args.target:
-        sources, targets = [args.text], [args.translation]
-    else:
-        raise InputError("give a text and its translation, or --source FILE and --target FILE")
-    if len(sources) != len(targets) or not sources:
-        raise InputError(
-            f"{args.source} has {len(sources):,} lines and {args.target} {len(targets):,}: "
-            "line n of one must be the translation of line n of the other"
-        )
-    return sources, targets
+        return parallel_lines(args.source, args.target)
+    if args.translation is not None and not args.source and not args.target:
+        return [args.text], [args.translation]
+    raise InputError("give a text and its translation, or --source FILE and --target FILE")
 
 
 def row(score: "Score") -> str:

@@ -194,12 +194,16 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-# The value of api_key, in JSON, in a form, and in a form of several parts.
+# api_key, each letter as it is, as forms may write it (%5F) or as JSON may (\u005f).
+_NAME = "".join(rf"(?:{c}|%{ord(c):02x}|\\u00{ord(c):02x})" for c in "api_key")
+# The value of it, in JSON, in a form, and in a form of several parts.
 _KEY = re.compile(
-    rb"""("api_key"\s*:\s*)(?:"(?:[^"\\]|\\.)*"?|[^",}]*)"""
-    rb"""|(\bapi_key=)[^&]*"""
-    rb"""|(name="?api_key"?.{0,300}?\r\n\r\n).*?(?=\r\n--|\Z)""",
-    re.DOTALL,
+    (
+        rf"""("{_NAME}"\s*:\s*)(?:"(?:[^"\\]|\\.)*"?|[^",}}]*)"""
+        rf"""|((?<!\w){_NAME}=)[^&]*"""
+        rf"""|(name="?{_NAME}"?.{{0,300}}?\r\n\r\n).*?(?=\r\n--|\Z)"""
+    ).encode(),
+    re.DOTALL | re.IGNORECASE,
 )
 
 

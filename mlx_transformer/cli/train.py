@@ -72,17 +72,17 @@ def run(args: argparse.Namespace) -> int:
         tell("--from is now --start: elsewhere --from and --to are languages")
         args.start = args.old_start
     recipe: Recipe | None = None
-    unused: list[str] = []
+    hints: list[str] = []
     if args.resume is None:
         if args.recipe is None or (args.out is None and not args.show):
             raise InputError("give a recipe and --out RUN, or --resume RUN")
-        recipe, unused = _recipe(args)
+        recipe, hints = _recipe(args)
     elif args.recipe is not None or args.out is not None or args.start is not None:
         raise InputError("--resume RUN needs nothing else: the recipe is in RUN/run.toml")
     if args.show and recipe is not None:
         show(recipe.to_toml().rstrip())
         return 0
-    return _train(args, recipe, unused)
+    return _train(args, recipe, hints)
 
 
 def _list() -> int:
@@ -94,7 +94,7 @@ def _list() -> int:
 
 
 def _recipe(args: argparse.Namespace) -> tuple["Recipe", list[str]]:
-    """The recipe, and what of it means nothing to a model that is there already."""
+    """The recipe, and what of it does not fit a model that is there already."""
     from mlx_transformer.cli.opening import model_directory
     from mlx_transformer.recipes import load_recipe
 
@@ -102,10 +102,34 @@ def _recipe(args: argparse.Namespace) -> tuple["Recipe", list[str]]:
     start = model_directory(args.start) if args.start else recipe.model.start
     if start is None:
         return recipe, []
-    return recipe.tuning(start), recipe.unused_in_tuning()
+    hints = []
+    if unused := recipe.unused_in_tuning():
+        listed = ", ".join(unused)
+        hints.append(f"the model brings its own tokenizer and sizes; not used: {listed}")
+    return recipe.tuning(start), hints + _other_languages(recipe, start)
 
 
-def _train(args: argparse.Namespace, recipe: "Recipe | None", unused: list[str]) -> int:
+def _other_languages(recipe: "Recipe", start: Path) -> list[str]:
+    """A hint, if the model translates in one direction, and the recipe in another."""
+    from mlx_transformer.hub import languages_of
+    from mlx_transformer.tokenizer.languages import language_name, pair_of
+
+    data = recipe.data
+    pair = data.source_language, data.target_language
+    if data.is_plain_text or pair_of("-".join(pair)) is None:  # names of files, not of languages
+        return []
+    sources, targets = languages_of(start)
+    if len(sources) != 1 or len(targets) != 1:
+        return []
+    known, wanted = (
+        " to ".join(map(language_name, each)) for each in ((sources[0], targets[0]), pair)
+    )
+    if known == wanted:
+        return []
+    return [f"{start} translates {known}: from this recipe it learns {wanted} instead"]
+
+
+def _train(args: argparse.Namespace, recipe: "Recipe | None", hints: list[str]) -> int:
     import mlx.core as mx
 
     from mlx_transformer.training.run import Run, held
@@ -116,13 +140,13 @@ def _train(args: argparse.Namespace, recipe: "Recipe | None", unused: list[str])
     if recipe is None:
         Run.open(path)  # before anything is made there
     with held(path) if first else nullcontext():
-        return _train_held(args, recipe, unused, path, group)
+        return _train_held(args, recipe, hints, path, group)
 
 
 def _train_held(
     args: argparse.Namespace,
     recipe: "Recipe | None",
-    unused: list[str],
+    hints: list[str],
     path: Path,
     group: "mx.distributed.Group",
 ) -> int:
@@ -135,9 +159,8 @@ def _train_held(
     console = Console(shown=first)
     if first:
         run = Run.open(path, args.overrides) if recipe is None else Run.create(path, recipe)
-        if unused:
-            listed = ", ".join(unused)
-            tell(f"the model brings its own tokenizer and sizes; not used: {listed}")
+        for hint in hints:
+            tell(hint)
         console.prepared(run.prepare(console.preparing))
     mx.eval(mx.distributed.all_sum(mx.zeros(1), group=group))  # the others wait for the data
     run = Run.open(path)
@@ -164,7 +187,7 @@ def _translate(run: "Run") -> "Translate":
     tokenizer = run.tokenizer()
 
     def translate(model: "Transformer", texts: Sequence[str]) -> list[str]:
-        return [found.text for found in Translator(model, tokenizer).translate(texts, options)]
+        return [found.text for found in Translator(model, tokenizer, options).translate(texts)]
 
     return translate
 
@@ -176,9 +199,6 @@ class Signals:
     """
 
     received = 0
-
-    def __call__(self) -> bool:
-        return self.received > 0
 
     def __enter__(self) -> "Signals":
         numbers = [signal.SIGINT, signal.SIGTERM]

@@ -1,5 +1,6 @@
 """One way into every kind of checkpoint: its tensors by name, and whatever else it says."""
 
+from collections import ChainMap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ from mlx_transformer.convert.safetensors_file import read_safetensors
 from mlx_transformer.convert.tensors import LazyTensor, Storage, Tensor
 from mlx_transformer.convert.torch_file import TORCHSCRIPT, read_torch
 from mlx_transformer.errors import InputError, naming
+from mlx_transformer.inputs.checks import nearest_path
 from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json
 
@@ -49,10 +51,12 @@ class Fields(Mapping[str, object]):
     """Settings that a file brings along. A file may say anything: each is asked for by kind."""
 
     def __init__(self, values: object):
-        values = values.state if isinstance(values, Record) else values
-        if isinstance(values, dict) and isinstance(nodes := values.get("_content"), dict):
-            values = {name: _node_value(node) for name, node in nodes.items()}  # OmegaConf's
-        self._values = values if isinstance(values, dict) else {}
+        said = [values.state, values.contents] if isinstance(values, Record) else [values]
+        # Not one dict: many places in a small file can name the same large ones.
+        found = ChainMap(*(part for part in said if isinstance(part, dict)))
+        if isinstance(nodes := found.get("_content"), dict):  # OmegaConf's
+            found = ChainMap({name: _node_value(node) for name, node in nodes.items()})
+        self._values = found
 
     def __getitem__(self, name: str) -> object:
         return self._values[name]
@@ -112,7 +116,7 @@ class Checkpoint:
 def read_checkpoint(path: Path) -> Checkpoint:
     """Read a checkpoint file, an index of shards, or a directory that holds one of them."""
     if not path.exists():
-        raise InputError(f"there is no file or folder {path}")
+        raise InputError(f"there is no file or folder {path}{nearest_path(path)}")
     with naming(path):
         file = _weights_in(path) if path.is_dir() else path
         tensors, metadata = _read_file(file)
@@ -142,7 +146,9 @@ def _weights_in(directory: Path) -> Path:
     named = [p for p in candidates if p.name.startswith("model")]  # as all of Firefox's are
     if len(found := named or candidates) == 1:
         return found[0]
-    listed = ", ".join(p.name for p in candidates[:5]) or "none"
+    if not candidates:
+        raise InputError("no weights are in this folder: name another, or the file that holds them")
+    listed = ", ".join(p.name for p in candidates[:5])
     raise InputError(f"which file holds the weights? Name one (found here: {listed})")
 
 
@@ -184,6 +190,7 @@ def _read_shards(index: Path) -> dict[str, Tensor]:
 
 def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
     """The tensors of what was saved, and the rest of it."""
+    root = _plain(root)
     saved = _parts(root)
     if isinstance(root, Record):
         tensors, metadata = _tensors(root), dict[str, object]()
@@ -193,7 +200,10 @@ def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
         metadata = {name: value for name, value in saved.items() if name not in tensors}
         if key is not None:
             root = metadata.pop(key)
-    if not any("weight" in name for name in tensors) and (elsewhere := _deeper_states(saved)):
+    named = any("weight" in name for name in tensors)
+    if not named and (parts := _parts_saved_apart(saved)):
+        tensors = parts | {name: t for name, t in tensors.items() if t.shape}  # no loss or step
+    elif not named and (elsewhere := _deeper_states(saved)):
         if len(elsewhere) > 1:
             listed = ", ".join(map(shown, list(elsewhere)[:10]))
             raise InputError(f"it holds several models, {listed}: save the one you mean alone")
@@ -211,11 +221,28 @@ def _state_dict(root: object) -> tuple[dict[str, Tensor], dict[str, object]]:
     return tensors, metadata
 
 
+def _plain(value: object) -> object:
+    """What an object of somebody's kind of list or dict holds, or the value itself"""
+    return value if not isinstance(value, Record) or value.contents is None else value.contents
+
+
 def _parts(value: object) -> dict[str, object]:
     """What a dict, a list or a tuple holds, by key or by number"""
+    value = _plain(value)
     if isinstance(value, list | tuple):
         value = dict(enumerate(value))
     return {str(key): item for key, item in value.items()} if isinstance(value, dict) else {}
+
+
+def _parts_saved_apart(saved: Mapping[str, object]) -> dict[str, Tensor]:
+    """Of {"encoder": state_dict, "decoder": state_dict, ...}, as if one module had had them all"""
+    for place in (saved, *(_parts(saved.get(key)) for key in STATE_KEYS)):
+        states = {part: _tensors(value) for part, value in place.items()}
+        if states.get("encoder") and states.get("decoder"):
+            return {
+                f"{part}.{name}": t for part, state in states.items() for name, t in state.items()
+            }
+    return {}
 
 
 def _deeper_states(saved: Mapping[str, object]) -> dict[str, object]:
@@ -273,6 +300,7 @@ def _module_settings(module: Record) -> dict[str, object]:
 
 def _tensors(value: object) -> dict[str, Tensor]:
     """Of a dict, or of a module, in whose paths tch writes `|` for dots"""
+    value = _plain(value)
     if isinstance(value, Record):
         walked = _walk(value)
         return {p.replace("|", "."): item for p, item in walked if isinstance(item, LazyTensor)}

@@ -188,11 +188,19 @@ def _vocabulary_files(plan: ConversionPlan) -> dict[str, Path | bytes]:
 
 
 def _check_tokenizer(directory: Path, plan: ConversionPlan) -> None:
-    """Files that make no tokenizer are kept as they are; one that does has to fit."""
+    """Files that make no tokenizer are kept as they are, unless the user named them; one that does
+    has to fit."""
+    named = plan.source.options.source_vocab
     try:
         tokenizer = load_tokenizer(directory)
-    except InputError:
-        return
+    except InputError as error:
+        if named is None:
+            return
+        raise InputError(
+            f"{named} is no vocabulary that we read: a SentencePiece model, a .json list of words, "
+            "or a .txt file as fairseq's dict.txt",
+            options=["source_vocab"],
+        ) from error
     check_belongs(tokenizer, plan.config, plan.source.checkpoint.path)
 
 

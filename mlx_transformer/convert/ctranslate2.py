@@ -22,8 +22,11 @@ from mlx_transformer.convert.mapping import (
     with_extra_rows,
 )
 from mlx_transformer.convert.originals import plain_pass
+from mlx_transformer.convert.t5 import MAX_LENGTH
 from mlx_transformer.convert.tensor_names import TensorNames
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.printable import shown
+from mlx_transformer.tokenizer import transformers_files
 
 
 def norm(ours: str, theirs: str) -> Table:
@@ -46,11 +49,15 @@ DECODER_LAYER: Table = {
     **norm("cross_attention_norm", "attention/layer_norm"),
 }
 LAYERS = {"encoder": "encoder/layer_{i}/", "decoder": "decoder/layer_{i}/"}
+RELATIVE_BIAS = {
+    stack: f"{stack}/layer_0/self_attention/relative_attention_bias" for stack in LAYERS
+}
 TABLE: Table = {
     "source_embedding.positions": "encoder/position_encodings/encodings",
     "target_embedding.positions": "decoder/position_encodings/encodings",
     **norm("source_embedding.norm", "encoder/layernorm_embedding"),
     **norm("target_embedding.norm", "decoder/layernorm_embedding"),
+    **{f"{stack}.relative.0.weight": bias for stack, bias in RELATIVE_BIAS.items()},
     **under("encoder.layers.{i}.", LAYERS["encoder"], ENCODER_LAYER),
     **under("decoder.layers.{i}.", LAYERS["decoder"], DECODER_LAYER),
     **norm("encoder.norm", "encoder/layer_norm"),
@@ -59,6 +66,7 @@ TABLE: Table = {
 # Words of encoder and decoder, the first of these names that a model has.
 SOURCE_WORDS = ("encoder/embeddings_0/weight", "encoder/embeddings/weight")
 TARGET_WORDS = ("decoder/embeddings/weight",)
+QUERIES = "encoder/layer_0/self_attention/linear_0/weight"  # and keys and values
 OUTPUT, OUTPUT_BIAS = "decoder/projection/weight", "decoder/projection/bias"
 # The number that a model has for its activation; the two after these are tanh and sigmoid.
 ACTIVATIONS = ("relu", "gelu_tanh", "swish", "gelu", "gelu_sigmoid")
@@ -68,7 +76,12 @@ SETTINGS = re.compile(
     r"|start_from_zero_embedding|alignment_(layer|heads)|alibi_use_positive_positions|scale_alibi"
     r"|embeddings/multiply_by_sqrt_depth)"
     r"|(unk|bos|eos)_token|with_(source_bos|source_eos|target_bos)|spec|revision|version"
+    r"|(encoder|decoder)/layer_\d+/(self_)?attention/(queries_scale|relative_attention_max_distance)"
 )
+# The same matrix in every layer of a stack, as in T5.
+REPEATED_BIAS = r"(encoder|decoder)/layer_[1-9]\d*/self_attention/relative_attention_bias"
+# Whose tokenizer it is, by a word of the model, where the files do not say.
+TOKENIZERS = {"eng_Latn": "NllbTokenizer", "__en__": "M2M100Tokenizer"}
 PADDING = ("<blank>", "<pad>")
 # What a model without a table of positions computes.
 POSITIONS = {"position_layout": "halves", "position_divisor_minus_one": True}
@@ -122,10 +135,13 @@ def settings(source: Source) -> dict[str, Any]:
         raise InputError(f"CTranslate2's activation {activation} is not supported")
     rms = not source.has("decoder/layer_0/ffn/layer_norm/beta")
     config = source.checkpoint.fields("ctranslate2")
-    heads = 16 if setting(source, "spec", "") == "TransformerBig" else 8
+    usual = 16 if setting(source, "spec", "") == "TransformerBig" else 8
+    heads = setting(source, "num_heads", usual)
+    if type(heads) is not int or heads < 1:
+        raise InputError(f"CTranslate2's num_heads must be a number of heads, not {heads}")
     has_table = source.has("decoder/position_encodings/encodings")
     return {
-        "h": setting(source, "num_heads", heads),
+        "h": heads,
         "norm": "pre" if setting(source, "pre_norm", 1) else "post",
         "norm_kind": "rms" if rms else "layer",
         "norm_eps": config.number("layer_norm_epsilon", default=1e-6 if rms else 1e-5),
@@ -134,6 +150,8 @@ def settings(source: Source) -> dict[str, Any]:
         "position_offset": 0 if has_table else 1,
         "scale_embedding": _scales_words(source),
         "logit_scale": setting(source, "scale_outputs", 1),
+        "scale_attention": _scales_attention(source, heads),
+        **_relative_positions(source),
         **_special_ids(source),
     }
 
@@ -150,10 +168,38 @@ def setting(source: Source, name: str, default: Any) -> Any:
 def _check_supported(source: Source) -> None:
     for name, value in source.checkpoint.fields("settings").items():
         if value and not SETTINGS.fullmatch(name):
-            raise InputError(f"CTranslate2's {name} is not supported")
-    for name in source.tensors:
-        if "relative_position" in name or "relative_attention_bias" in name:
-            raise InputError("relative positions are not supported in CTranslate2 models")
+            raise InputError(f"CTranslate2's {shown(name)} is not supported")
+    for name, tensor in source.tensors.items():
+        if "relative_position" in name:
+            raise InputError("CTranslate2's relative_position_keys are not supported")
+        if stack := re.fullmatch(REPEATED_BIAS, name):
+            first = source.tensors.get(RELATIVE_BIAS[stack[1]])
+            if first is None or not np.array_equal(tensor.numpy(), first.numpy()):
+                raise InputError(f"{shown(name)} is not that of the first layer")
+
+
+def _scales_attention(source: Source, heads: int) -> bool:
+    """Whether scores are divided by sqrt(d_k): so they are where no factor is stored."""
+    known = source.checkpoint.fields("settings")
+    factors = [known.number(name) for name in known if name.endswith("/queries_scale")]
+    d_k = source.tensors[QUERIES].shape[0] / 3 / heads
+    if all(math.isclose(factor * factor * d_k, 1, rel_tol=1e-3) for factor in factors):
+        return True
+    if unusual := [factor for factor in factors if factor != 1]:
+        raise InputError(f"scores are multiplied by {unusual[0]}, neither by 1 nor by 1/sqrt(d_k)")
+    return False
+
+
+def _relative_positions(source: Source) -> dict[str, Any]:
+    """As in T5: a bias by distance, and no end of positions."""
+    if not source.has(RELATIVE_BIAS["decoder"]):
+        return {}
+    distance = setting(source, "layer_0/self_attention/relative_attention_max_distance", 128)
+    return {
+        "positions": "relative",
+        "relative_distance": distance,
+        "max_length": MAX_LENGTH,
+    }
 
 
 def _scales_words(source: Source) -> bool:
@@ -193,7 +239,13 @@ def _id(ids: Mapping[str, int], word: str) -> int:
 
 
 def _adds(source: Source, what: str) -> bool:
-    """Whether `bos` or `eos` stands around a source"""
+    """Whether `bos` or `eos` stands around a source.
+
+    Marian's sources always end in `eos`. One converted from transformers does not say so, because
+    there the tokenizer adds it. Only Marian's decoders begin with zeros.
+    """
+    if what == "eos" and setting(source, "start_from_zero_embedding", 0):
+        return True
     flag = bool(setting(source, f"with_source_{what}", 0))
     return source.checkpoint.fields("ctranslate2").flag(f"add_source_{what}", default=flag)
 
@@ -211,6 +263,8 @@ def vocabulary(source: Source) -> Mapping[str, bytes]:
     """SentencePiece cuts, or BPE codes do; the model's own lists number the pieces."""
     files = source.checkpoint.metadata["files"]
     assert isinstance(files, dict)
+    if copied := _of_transformers(source, files):
+        return copied
     made = {
         "vocab.json": _numbered(source, "source"),
         "target_vocab.json": _numbered(source, "target"),
@@ -226,6 +280,20 @@ def vocabulary(source: Source) -> Mapping[str, bytes]:
         if kept is not None:
             made[name] = bytes_of(files[kept], kept)
     return made
+
+
+def _of_transformers(source: Source, files: Mapping[str, object]) -> Mapping[str, bytes]:
+    """The tokenizer that a model converted from transformers was published with: ids are the same.
+
+    Marian's is not among them: it is two SentencePiece models and the model's own lists.
+    """
+    if "source.spm" in files or source.checkpoint.fields("argos"):
+        return {}
+    words = word_ids(source, "target")
+    named = next((kind for word, kind in TOKENIZERS.items() if word in words), None)
+    if named is None and source.has(RELATIVE_BIAS["decoder"]):
+        named = "T5Tokenizer"
+    return transformers_files.collect(source.checkpoint.directory, named)
 
 
 def _numbered(source: Source, side: str) -> bytes:
@@ -301,9 +369,10 @@ TENSOR_NAMES = TensorNames(
 FAMILY = Family(
     name="ctranslate2",
     title="a CTranslate2 Transformer",
-    anchor="encoder/layer_0/self_attention/linear_0/weight",
+    anchor=QUERIES,
     layers=LAYERS,
     table=TABLE,
+    ignored=(REPEATED_BIAS,),
     found=found,
     settings=settings,
     original=plain_pass("ctranslate2", TENSOR_NAMES),

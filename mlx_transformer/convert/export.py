@@ -50,7 +50,7 @@ def position_tables(
     return encoder[config.position_offset :], decoder[config.position_offset :]
 
 
-# What frameworks with only the paper's Transformer need a model to be.
+# What `check_plain` needs a model to be.
 PLAIN_PARTS: dict[str, Any] = {
     "norm_kind": "layer",
     "scale_attention": True,
@@ -61,15 +61,34 @@ PLAIN_PARTS: dict[str, Any] = {
 
 
 def check_expressible(config: ModelConfig, where: str, **settings: Any) -> None:
-    """Refuse a model that differs in one of `settings`, or whose heads do not share d_model
-    evenly, and name the setting."""
-    for name, size in zip(("d_k", "d_v"), config.head_sizes, strict=True):
-        if size * config.h != config.d_model:
-            raise InputError(f"{where} cannot express {name} {size}: it must be d_model / h")
-    if config.positions == "relative":
-        raise InputError(f"{where} cannot express relative positions here")
+    """Refuse a model that differs in one of `settings`, and name the setting; or half a model."""
+    if config.alone is not None:
+        raise InputError(
+            f"{where} has an encoder and a decoder, but this model is the {config.alone} alone"
+        )
     for name, value in settings.items():
         if getattr(config, name) != value:
             raise InputError(
                 f"{where} cannot express {name} {getattr(config, name)!r}: it must be {value!r}"
             )
+
+
+def check_plain(config: ModelConfig, where: str, **settings: Any) -> None:
+    """As `check_expressible`, for frameworks with only the paper's Transformer, whose heads share
+    d_model evenly."""
+    for name, size in zip(("d_k", "d_v"), config.head_sizes, strict=True):
+        if size * config.h != config.d_model:
+            raise InputError(f"{where} cannot express {name} {size}: it must be d_model / h")
+    if config.positions == "relative":
+        raise InputError(f"{where} cannot express relative positions here")
+    check_expressible(config, where, **PLAIN_PARTS, **settings)
+
+
+def check_start_has_position(config: ModelConfig, where: str) -> None:
+    """Other decoders add a position to padding as well. That only shows in one that begins with it:
+    none writes it."""
+    if config.first_id == config.pad_id and not config.padding_has_position:
+        raise InputError(
+            f"{where} cannot express padding_has_position False where the decoder begins with "
+            "padding"
+        )

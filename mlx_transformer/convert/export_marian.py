@@ -26,8 +26,8 @@ import mlx.core as mx
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export import (
-    PLAIN_PARTS,
-    check_expressible,
+    check_plain,
+    check_start_has_position,
     float32_weights,
     position_tables,
     word_matrices,
@@ -133,15 +133,15 @@ def export_transformers(
         raise InputError(
             f"{kind.name} cannot express norm {config.norm!r}: it must be {norm!r} ({kind.other})"
         )
-    check_expressible(
+    check_plain(
         config,
         kind.name,
         embedding_norm=False,
         norm_eps=1e-5,
         logit_scale=1.0,
         **kind.needs,
-        **PLAIN_PARTS,
     )
+    check_start_has_position(config, kind.name)
     weights = float32_weights(model)
     vocabulary = _vocabulary(config, weights)
     tensors = _layers(config, weights) | _around(config, weights, vocabulary)

@@ -18,8 +18,7 @@ import numpy as np
 
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.export import (
-    PLAIN_PARTS,
-    check_expressible,
+    check_plain,
     float32_weights,
     position_tables,
     word_matrices,
@@ -48,7 +47,7 @@ DECODER_LAYER = {
 
 def export_torch(model: Transformer, directory: Path) -> None:
     """Write model.pt, config.json and load_in_torch.py, which explains how to use them."""
-    check_expressible(model.config, "torch.nn.Transformer", **PLAIN_PARTS)
+    check_plain(model.config, "torch.nn.Transformer")
     weights = float32_weights(model)
     state = _transformer(model.config, weights) | _around(model.config, weights)
     write_torch_file(directory / "model.pt", state)

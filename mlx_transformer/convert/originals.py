@@ -17,6 +17,7 @@ from mlx_transformer.errors import RunError
 
 if TYPE_CHECKING:
     import torch
+    from transformers import PreTrainedModel
 
 OpenOriginal = Callable[[Source, ModelConfig], Original]
 PACKAGES = {"torch": "torch==2.13.*", "transformers": "transformers>=5,<6"}
@@ -24,16 +25,8 @@ PACKAGES = {"torch": "torch==2.13.*", "transformers": "transformers>=5,<6"}
 
 def transformers_model(source: Source, config: ModelConfig) -> Original:
     """The real thing, loaded by transformers itself, which asks the files alone what they are."""
-    need_package("torch")
-    need_package("transformers")
+    model = loaded_by_transformers("AutoModelForSeq2SeqLM", source)
     import torch
-    import transformers
-
-    transformers.utils.logging.disable_progress_bar()
-    model = transformers.AutoModelForSeq2SeqLM.from_pretrained(
-        source.checkpoint.directory, dtype=torch.float32, local_files_only=True
-    )
-    model.eval()
 
     def run(source_ids: torch.Tensor, target_ids: torch.Tensor) -> torch.Tensor:
         # Without the cache: with it, FSMT drops the causal mask on several words at once.
@@ -52,17 +45,9 @@ def transformers_text_model(auto_class: str) -> OpenOriginal:
     """As `transformers_model`, for models that read one text: logits, or vectors without a head."""
 
     def open_original(source: Source, config: ModelConfig) -> Original:
-        need_package("torch")
-        need_package("transformers")
-        import torch
-        import transformers
-
-        transformers.utils.logging.disable_progress_bar()
         name = "AutoModel" if config.word_head == "none" else auto_class
-        model = getattr(transformers, name).from_pretrained(
-            source.checkpoint.directory, dtype=torch.float32, local_files_only=True
-        )
-        model.eval()
+        model = loaded_by_transformers(name, source)
+        import torch
 
         def run(ids: torch.Tensor, _: torch.Tensor) -> torch.Tensor:
             found = model(input_ids=ids, attention_mask=(ids != config.pad_id).long())
@@ -74,11 +59,37 @@ def transformers_text_model(auto_class: str) -> OpenOriginal:
     return open_original
 
 
+def loaded_by_transformers(auto_class: str, source: Source) -> "PreTrainedModel":
+    need_package("torch")
+    need_package("transformers")
+    import torch
+    import transformers
+
+    if not source.checkpoint.fields("config.json"):
+        raise _not_verified("transformers needs the config.json of the model beside its weights")
+    if source.options.renames:
+        raise _not_verified("transformers loads the file itself, and does not know the new names")
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        model = getattr(transformers, auto_class).from_pretrained(
+            source.checkpoint.directory, dtype=torch.float32, local_files_only=True
+        )
+    except (OSError, ValueError) as error:
+        reason = str(error).partition("\n")[0]
+        raise _not_verified(f"transformers cannot load the files: {reason}") from error
+    return model.eval()
+
+
+def _not_verified(reason: str) -> RunError:
+    return RunError(f"converted, but not verified: {reason}")
+
+
 def plain_pass(framework: str, names: TensorNames) -> OpenOriginal:
     """The paper's formulas on the checkpoint's own tensors, where the framework cannot be run."""
 
     def open_original(source: Source, config: ModelConfig) -> Original:
         need_package("torch")
+        _check_is_plain(framework, config)
         from mlx_transformer.convert.reference import Reference
 
         model = Reference(names, as_torch(names.tidy(float_tensors(source))), config)
@@ -92,11 +103,21 @@ def plain_pass(framework: str, names: TensorNames) -> OpenOriginal:
     return open_original
 
 
+def _check_is_plain(framework: str, config: ModelConfig) -> None:
+    """The plain pass is the paper's: of later inventions it has what these frameworks often use."""
+    later = {
+        "RMS norms": config.norm_kind == "rms",
+        "gates": config.gated_feed_forward,
+        "relative positions": config.positions == "relative",
+    }
+    if lacking := [part for part, used in later.items() if used]:
+        listed = " and no ".join(lacking)
+        raise _not_verified(f"the pass that stands in for {framework} has no {listed}")
+
+
 def need_package(package: str) -> None:
     if find_spec(package) is None:
-        raise RunError(
-            f'converted, but not verified, for want of {package}: pip install "{PACKAGES[package]}"'
-        )
+        raise _not_verified(f'{package} is not installed: pip install "{PACKAGES[package]}"')
 
 
 def float_tensors(source: Source) -> dict[str, np.ndarray]:

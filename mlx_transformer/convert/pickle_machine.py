@@ -49,7 +49,8 @@ class Record:
 
     name: str
     args: tuple[object, ...] = ()
-    state: object = None
+    state: object = None  # its attributes
+    contents: list[object] | dict[object, object] | None = None  # of a kind of list or dict
 
 
 def load_pickle(
@@ -179,22 +180,22 @@ class _Machine:
         self.new(tuple(reversed([self.pop() for _ in range(count)])))
 
     def append(self, values: list[object]) -> None:
-        target = self.contents([])
+        target = self.container([])
         if not isinstance(target, list):
             raise InputError(f"the pickle appends to a {type(target).__name__}")
         target.extend(values)
 
-    def contents(self, empty: object) -> object:
-        """What items are added to: of an object whose class is a kind of list or dict, its state"""
+    def container(self, empty: list[object] | dict[object, object]) -> object:
+        """What items are added to: the value on top, or what it holds as a kind of list or dict"""
         target = self.top()
         if not isinstance(target, Record):
             return target
-        if target.state is None:
-            target.state = empty
-        return target.state
+        if target.contents is None:
+            target.contents = empty
+        return target.contents
 
     def set_items(self, values: list[object]) -> None:
-        target = self.contents({})
+        target = self.container({})
         if not isinstance(target, dict):
             raise InputError(f"the pickle sets items of a {type(target).__name__}")
         if len(values) % 2:
@@ -235,9 +236,6 @@ class _Machine:
     def build(self) -> None:
         state, target = self.pop(), self.top()
         if isinstance(target, Record):
-            if isinstance(target.state, dict) and isinstance(state, dict):  # items, then attributes
-                self.charge(len(target.state) + len(state))
-                state = {**target.state, **state}
             target.state = state
         elif not isinstance(target, dict):
             # A dict's state is the attributes of an OrderedDict: module versions, not weights.

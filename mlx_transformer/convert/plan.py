@@ -49,7 +49,7 @@ def make_plan(family: Family, source: Source) -> ConversionPlan:
         f"{_stack(family, source)}.layers.0.feed_forward.w_1.weight",
     ):
         if name not in chosen:
-            raise InputError(f"this is not {family.title}: {_wanting(name, table)}")
+            raise _lacking(family, source, _wanting(name, table))
         _matrix(name, source, chosen)
     config = _config(family, source, chosen)
     shapes = {name: array.shape for name, array in named_parameters(Transformer(config)).items()}
@@ -229,6 +229,15 @@ def _check_complete(
     if problems:
         more = f"; and {len(problems) - 5} more" if len(problems) > 5 else ""
         raise InputError("; ".join(problems[:5]) + more, options=["list", "rename"])
+
+
+def _lacking(family: Family, source: Source, wanting: str) -> InputError:
+    """Perhaps it is there, under a name that nobody knows."""
+    unused = [shown(source.original[key]) for key, use in uses(family, source).items() if not use]
+    others = f"; no use is known for {', '.join(unused[:5])}" if unused else ""
+    return InputError(
+        f"this looks like {family.title}, but {wanting}{others}", options=["list", "rename"]
+    )
 
 
 def _wanting(name: str, table: Mapping[str, list[Rule]]) -> str:

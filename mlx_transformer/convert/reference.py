@@ -64,7 +64,10 @@ class Reference:
         if side == 1 and self.config.start_id is None:
             x = torch.cat([torch.zeros_like(x[:, :1]), x[:, 1:]], dim=1)
         first = self.names.first_position
-        x = x + self.position_table(side)[first : first + ids.shape[1]]
+        positions = self.position_table(side)[first : first + ids.shape[1]]
+        if side == 1 and not self.config.padding_has_position:
+            positions = positions * (ids != self.config.pad_id)[..., None]
+        x = x + positions
         return self.norm(self.names.embedding_norms[side], x)
 
     def position_table(self, side: int) -> Tensor:

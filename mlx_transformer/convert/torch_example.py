@@ -88,7 +88,10 @@ class TorchTransformer(nn.Module):
         words = self.target_embedding(ids)
         if self.config.start_id is None:  # the first vector is zero, whatever the first id
             words = F.pad(words[:, 1:], (0, 0, 1, 0))
-        x = self.scaled(words) + self.target_positions[: ids.shape[1]]
+        positions = self.target_positions[: ids.shape[1]]
+        if not self.config.padding_has_position:
+            positions = positions * (ids != self.config.pad_id)[..., None]
+        x = self.scaled(words) + positions
         return self.target_norm(x) if self.config.embedding_norm else x
 
     def scaled(self, words: Tensor) -> Tensor:

@@ -45,6 +45,8 @@ TABLE: Table = {
     **under("decoder.layers.{i}.", LAYERS["decoder"], DECODER_LAYER),
     "encoder.norm.*": ["encoder.norm.*", ZEROS],
     "decoder.norm.*": ["decoder.norm.*", ZEROS],
+    # Of our own export: norms on the embeddings, which nn.Transformer has not.
+    **{f"{side}_embedding.norm.*": f"{side}_norm.*" for side in ("source", "target")},
 }
 # What is saved beside weights and means nothing to them: masks, and the weights of a loss.
 IGNORED = (r"(.*[._])?mask", r"(.*\.)?(criterion|loss|loss_fn)\..*")
@@ -138,7 +140,10 @@ THEIR_INTEGERS = {
     "eos_id": ("eos_id", "eos_idx", "eos_token_id"),
 }
 LISTS = ("vocab.json", "target_vocab.json")
-OUR_SETTINGS = ("h", "norm", "norm_eps", "activation", "scale_embedding", "pad_id", "start_id")
+OUR_SETTINGS = (
+    *("h", "norm", "norm_eps", "activation", "scale_embedding", "pad_id", "start_id", "eos_id"),
+    *("max_length", "logit_scale", "padding_has_position"),
+)
 
 
 def settings(source: Source) -> dict[str, Any]:
@@ -149,7 +154,7 @@ def settings(source: Source) -> dict[str, Any]:
             ours = ModelConfig.load(path)
         except InputError:  # somebody else's
             return _their_settings(source)
-        return {name: getattr(ours, name) for name in (*OUR_SETTINGS, "eos_id", "max_length")}
+        return {name: getattr(ours, name) for name in OUR_SETTINGS}
     return _their_settings(source)
 
 
@@ -231,6 +236,7 @@ def original(source: Source, config: ModelConfig) -> Original:
     tensors = as_torch(float_tensors(source))
     starts = tuple(f"{stack}.{part}." for stack in LAYERS for part in ("layers", "norm"))
     given = {f"transformer.{k}": v for k, v in tensors.items() if k.startswith(starts)}
+    given |= {k: v for k, v in tensors.items() if k.startswith(("source_norm.", "target_norm."))}
     keys = found(source).items()
     own = {ours: tensors[str(key)] for ours, key in keys if key in tensors}
     own.setdefault("target_words.weight", own["source_words.weight"])

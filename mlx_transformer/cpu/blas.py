@@ -26,6 +26,8 @@ class OpenBlas:
     def __init__(self, path: str) -> None:
         self._library = ctypes.CDLL(path)
         self.prefix = "scipy_" if hasattr(self._library, "scipy_cblas_sgemm") else ""
+        self.get_threads = self.function("openblas_get_num_threads")
+        self.set_threads = self.function("openblas_set_num_threads")
 
     def function(self, name: str) -> Callable[..., Any] | None:
         return getattr(self._library, self.prefix + name, None)
@@ -100,18 +102,18 @@ def transpose(rows: int, columns: int, source: int, target: int) -> None:
 @contextmanager
 def threads(count: int) -> Iterator[None]:
     """Let one matrix product use so many threads, for as long as this lasts."""
-    get, set_to = _function("openblas_get_num_threads"), _function("openblas_set_num_threads")
-    if get is None or set_to is None:
+    openblas = _loaded
+    if openblas is None or openblas.get_threads is None or openblas.set_threads is None:
         yield
         return
     with _lock:
         if not _thread_counts:
-            _thread_counts.append(get())
+            _thread_counts.append(openblas.get_threads())
         _thread_counts.append(count)
-        set_to(count)
+        openblas.set_threads(count)
     try:
         yield
     finally:
         with _lock:
             _thread_counts.remove(count)  # they may end in any order
-            set_to(_thread_counts[-1])
+            openblas.set_threads(_thread_counts[-1])

@@ -14,7 +14,7 @@ import numpy as np
 
 from mlx_transformer.cpu import blas
 
-# At or below this many tokens launch overhead dominates; use MLX's fused operation.
+# At or below this many tokens launch overhead dominates: MLX's own operations are fewer.
 FEW_TOKENS = 16
 SMALL = 2**15  # numbers: to see so few as a table takes longer than it saves
 COLUMNS = 256  # of such a table
@@ -26,10 +26,6 @@ def attention(
     q: mx.array, k: mx.array, v: mx.array, mask: mx.array | None, scale: float
 ) -> mx.array:
     """As `device.attention`, with gradients by q, k, v and a mask of numbers"""
-    B, _, T, _ = q.shape
-    if B * T <= FEW_TOKENS:
-        return mx.fast.scaled_dot_product_attention(q, k, v, scale=scale, mask=mask)
-
     bias = [] if mask is None or mask.dtype == mx.bool_ else [mask]
 
     @mx.custom_function

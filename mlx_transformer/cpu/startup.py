@@ -32,7 +32,7 @@ def prepare() -> None:
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "12")
     _lost = blas.load()
     # MLX launches the operations of a graph breadth first only up to this width, 20 unless told,
-    # and depth first beyond: then the lanes of a CPU (lanes.py) would work one after the other.
+    # and depth first beyond: then the lanes of a CPU (device.py) would work one after the other.
     os.environ.setdefault(LAUNCH_WIDTH, "4096")
     # Memory goes back to malloc after every operation. Unless malloc keeps it, large arrays are
     # mapped anew, page by page, in every step.

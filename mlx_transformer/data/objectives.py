@@ -80,9 +80,9 @@ class Masked:
                 read[place] = self.mask
             elif draw < MASKED + REPLACED:
                 read[place] = int(random.choice(self.words))
-        before, after = len(self.frame.before), len(self.frame.ending(self.end))
-        nothing = [self.pad]
-        return self.frame.source(read, self.end), nothing * before + expected + nothing * after
+        source, before = self.frame.source(read, self.end), [self.pad] * len(self.frame.before)
+        after = [self.pad] * (len(source) - len(before) - len(read))
+        return source, before + expected + after
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,10 @@ def cross_attention(model: Transformer, pairs: Sequence[tuple[Ids, Ids]]) -> lis
     token i.
     """
     config = model.config
-    source = mx.array(padded([ids for ids, _ in pairs], config.pad_id))
-    target = mx.array(padded([[config.first_id, *ids] for _, ids in pairs], config.pad_id))
-    layers = model.attention_maps(source, target).cross[-LAYERS:]
+    source = padded([ids for ids, _ in pairs], config.pad_id, config.vocab_size)
+    shifted = [[config.first_id, *ids] for _, ids in pairs]
+    target = padded(shifted, config.pad_id, config.target_size)
+    layers = model.attention_maps(mx.array(source), mx.array(target)).cross[-LAYERS:]
     weights = np.array(mx.stack(layers).mean(axis=(0, 2)).astype(mx.float32))
     return [
         matrix[: len(target_ids), : len(source_ids)]

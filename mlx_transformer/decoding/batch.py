@@ -7,6 +7,8 @@ device never waits for it.
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
+from operator import attrgetter
 
 import mlx.core as mx
 import numpy as np
@@ -54,18 +56,17 @@ class SearchBatch:
         self._t = 0
         self._sentences = np.arange(B)  # by row
         limits = [length_limit(options, config, ids) for ids in sources]
-        check_memory(bytes_needed(config, B, K, max(limits)), K)
+        check_memory(config, B, K, max(limits))
         self._limits = np.array(limits, np.int32)
         self._limit_penalties = np.array([options.penalty(n) for n in limits], np.float32)
         self._draws = draws(sources, options, limits) if options.sample else None
         first = () if options.first_word is None else (options.first_word,)
-        forced = padded([prefix or first for prefix in prefixes or [()] * B], NONE)
-        self._forced = known(forced, config.target_size)
+        given = [prefix or first for prefix in prefixes or [()] * B]
+        self._forced = padded(given, NONE, config.target_size)
         # Room grows with what is written: a step that is launched while the one before is still
         # under way copies the caches whole.
-        self.hyps = choose.start(
-            config.first_id, B, K, options.finished, COARSE, apart=options.sample
-        )
+        finished = options.nbest if options.stop == "certain" else K
+        self.hyps = choose.start(config.first_id, B, K, finished, COARSE, apart=options.sample)
         if config.alone == "decoder":
             self._read_prompts(sources)
         else:
@@ -79,8 +80,8 @@ class SearchBatch:
         """Encode them: what all steps attend to"""
         model, (B, K, room) = self._step.model, self.hyps.words.shape
         config = model.config
-        source_ids = padded(sources, config.pad_id, self._multiple, config.max_length)
-        source = mx.array(known(source_ids, config.vocab_size))
+        sizes = config.vocab_size, self._multiple, config.max_length
+        source = mx.array(padded(sources, config.pad_id, *sizes))
         memory = model.encode(source)
         device.launch_early(memory, rows=B * K)
         # Every step reads them: lay them out head by head once.
@@ -99,7 +100,7 @@ class SearchBatch:
         """All but the last token of each in one pass; the first step reads that"""
         model, (B, K, room) = self._step.model, self.hyps.words.shape
         config, length = model.config, len(prompts[0])
-        ids = known(np.array(prompts, np.int32), config.vocab_size)
+        ids = padded(prompts, NONE, config.vocab_size)
         width = round_up(length, self._multiple)
         before = np.full((B, width - length), NONE, np.int32)
         prompt = Prompt(mx.array(np.concatenate([before, ids], axis=1)), mx.array(length))
@@ -188,7 +189,7 @@ class SearchBatch:
             open_penalty=mx.array(
                 options.penalty(t + 1) if options.stop == "likely" else self._limit_penalties
             ),
-            ban_logits=self._step.ban_logits(t),
+            ban_logits=self._step.ban_logits[t < options.min_tokens],
             draws=None if self._draws is None else mx.array(self._draws[:, :, t]),
         )
 
@@ -251,7 +252,7 @@ class SearchBatch:
             ]
             # Where all words are banned nothing can be written: the answer is empty.
             found = found or [Hypothesis([], -np.inf, -np.inf, complete=False)]
-            best = sorted(found, key=lambda h: -h.score)[: self._step.options.nbest]
+            best = nlargest(self._step.options.nbest, found, key=attrgetter("score"))
             self.results[self._sentences[row]] = best
 
     def _hypothesis(self, words: np.ndarray, score: float) -> Hypothesis:
@@ -272,15 +273,12 @@ def length_limit(options: SearchOptions, config: ModelConfig, source: Ids) -> in
     return options.limit(0, config.max_length - len(source))
 
 
-def bytes_needed(config: ModelConfig, B: int, K: int, T: int) -> int:
-    """What a step at position T holds at once, roughly: scores of words, caches and attention."""
+def check_memory(config: ModelConfig, B: int, K: int, T: int) -> None:
+    """Refuse what a step at position T cannot hold: scores of words, caches and attention."""
     words = 4 * K * config.target_size  # logits, their sum with the past, and what sorts them
     caches = 2 * config.decoder_layers * K * T * config.d_model
     attention = 2 * config.h * K * K * T  # every hypothesis to the slots of all
-    return 4 * B * (words + caches + attention)
-
-
-def check_memory(needed: int, K: int) -> None:
+    needed = 4 * B * (words + caches + attention)
     there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
         raise InputError(
@@ -290,9 +288,12 @@ def check_memory(needed: int, K: int) -> None:
 
 
 def padded(
-    sequences: Sequence[Ids], fill: int, multiple: int = 1, most: int | None = None
+    sequences: Sequence[Ids], fill: int, words: int, multiple: int = 1, most: int | None = None
 ) -> np.ndarray:
-    """Ids as one array (B, longest, rounded up but not beyond `most`), filled up on the right"""
+    """Ids as one array (B, longest, rounded up but not beyond `most`), filled up on the right
+
+    All are below the model's `words`: MLX would read beyond the word matrix, or crash.
+    """
     longest = max(len(ids) for ids in sequences)
     if most is not None and longest > most:
         raise InputError(f"{longest} tokens are more than the model's {most}: split the text")
@@ -300,14 +301,9 @@ def padded(
     table = np.full((len(sequences), min(width, most or width)), fill, np.int32)
     for row, ids in zip(table, sequences, strict=True):
         row[: len(ids)] = ids
+    if table.size and table.max() >= words:
+        raise InputError(f"the id {table.max()} is not below the model's {words:,} words")
     return table
-
-
-def known(ids: np.ndarray, words: int) -> np.ndarray:
-    """`ids`, if the model has all of them: MLX would read beyond the word matrix, or crash."""
-    if ids.size and ids.max() >= words:
-        raise InputError(f"the id {ids.max()} is not below the model's {words:,} words")
-    return ids
 
 
 def round_up(n: int, multiple: int) -> int:

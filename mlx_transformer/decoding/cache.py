@@ -13,6 +13,7 @@ once for all hypotheses.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import mlx.core as mx
@@ -81,26 +82,19 @@ def read_prompt(model: Transformer, ids: mx.array, slots: "list[LayerSlots]") ->
     ]
 
 
+@dataclass
 class SlotCache:
     """One layer's cache during one step: a `Cache` of the model."""
 
-    def __init__(
-        self, slots: KeysValues, first: mx.array, positions: mx.array, visible: mx.array | None
-    ):
-        """slots (B,h,T*K,d), of which Q from `first` (1,) on are this step's.
-
-        positions (S,) of the slots that matter now, the first ones; visible (B,1,Q,S): which of
-        them each hypothesis may read, if not all.
-        """
-        self.slots = slots
-        self.positions = positions
-        self.visible = visible
-        self._first = first
+    slots: KeysValues  # (B,h,T*K,d)
+    first: mx.array  # (1,), Q slots from here on are this step's
+    positions: mx.array  # (S,) of the slots that matter now, the first ones
+    visible: mx.array | None  # (B,1 or h,Q,S): which each hypothesis may read, if not all
 
     def extend(self, k: mx.array, v: mx.array) -> KeysValues:
         """k (B,h,Q,d_k), v (B,h,Q,d_v) -> those of the slots that matter, (B,h,S,d)"""
         keys, values = (
-            mx.slice_update(old, new, self._first, axes=(2,))
+            mx.slice_update(old, new, self.first, axes=(2,))
             for old, new in zip(self.slots, (k, v), strict=True)
         )
         self.slots = keys, values

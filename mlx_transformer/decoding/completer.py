@@ -10,7 +10,7 @@ import mlx.core as mx
 
 from mlx_transformer.decoding.batch import Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions, model_options
-from mlx_transformer.decoding.scoring import Score, score_texts
+from mlx_transformer.decoding.scoring import Score, check_are_lists, score_texts
 from mlx_transformer.decoding.search import FIRST_WINDOW, Sentence
 from mlx_transformer.decoding.writer import Writer
 from mlx_transformer.storage import load_to_compute
@@ -81,7 +81,8 @@ class Completer(Writer):
                 waiting.append((prompt, self.prompt_ids(prompt)))
                 yield waiting[-1][1], ()
 
-        for results in self.searching(options).each(sentences(), window):
+        search = self.search = self.search.under(options or self.defaults)
+        for results in search.each(sentences(), window):
             best, *others = (self._completion(*waiting[0], result) for result in results)
             del waiting[0]
             yield replace(best, alternatives=others)
@@ -99,6 +100,7 @@ class Completer(Writer):
 
     def score(self, texts: Sequence[str]) -> list[Score]:
         """How probable each text is, given its first token: the start, where the model has one."""
+        check_are_lists(texts)
         return score_texts(self.model, self.tokenizer.sources(texts, self.model.config.eos_id))
 
     def prompt_ids(self, prompt: str) -> list[int]:
@@ -117,6 +119,6 @@ class Completer(Writer):
             text=self.text(source, found.ids),
             score=found.score,
             logp=found.logp,
-            tokens=self.tokenizer.target_tokens(found.ids),
+            tokens=self.tokenizer.target.tokens(found.ids),
             complete=found.complete,
         )

@@ -2,8 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_origin, get_type_hints
 
 from mlx_transformer.errors import InputError, naming
 from mlx_transformer.inputs.checks import between, must_be, typed
@@ -66,6 +67,8 @@ class SearchOptions:
     end_at_limit: bool = False
 
     def __post_init__(self) -> None:
+        for name, hint in _plain_hints().items():
+            object.__setattr__(self, name, typed(name, getattr(self, name), hint))
         between(0, MOST_TOKENS, self, "min_tokens")
         between(0, MOST_SEED, self, "seed")
         between(1, MOST_HYPOTHESES, self, "beam", "nbest")
@@ -73,8 +76,6 @@ class SearchOptions:
         between(0, 100, self, "alpha")
         must_be("from 0.001 to 1,000", lambda t: 0.001 <= t <= 1000, self, "temperature")
         must_be("more than 0 and at most 1", lambda p: 0 < p <= 1, self, "top_p")
-        typed("length_penalty", self.length_penalty, LengthPenalty)
-        typed("stop", self.stop, Stop)
         if not self.sample and self.nbest > self.beam:
             raise InputError(
                 f"nbest {self.nbest} needs a beam at least as wide, not {self.beam}: raise beam"
@@ -84,11 +85,6 @@ class SearchOptions:
     def width(self) -> int:
         """Hypotheses kept open per sentence."""
         return self.nbest if self.sample else self.beam
-
-    @property
-    def finished(self) -> int:
-        """Finished hypotheses kept per sentence."""
-        return self.nbest if self.stop == "certain" else self.width
 
     def penalty(self, length: int) -> float:
         """What the log-probability of a hypothesis of this length is divided by."""
@@ -106,10 +102,14 @@ class SearchOptions:
         known = {field.name for field in fields(cls)}
         if odd := values.keys() - known:
             raise InputError(f"unknown search option {shown(min(odd))}")
-        try:
-            return cls(**{name: _frozen(value) for name, value in values.items()})
-        except TypeError:  # a word where a number belongs
-            raise InputError("a search option has a value of the wrong kind") from None
+        return cls(**{name: _frozen(value) for name, value in values.items()})
+
+
+@cache
+def _plain_hints() -> dict[str, Any]:
+    """The types of all options but lists of ids; asked for once, there are many searches."""
+    hints = get_type_hints(SearchOptions)
+    return {name: hint for name, hint in hints.items() if get_origin(hint) is not tuple}
 
 
 def model_options(directory: Path) -> SearchOptions:

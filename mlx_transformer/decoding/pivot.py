@@ -78,7 +78,7 @@ class Pivot:
 
     def _before(self, options: SearchOptions) -> SearchOptions:
         usual = replace(self.first.defaults, nbest=1, sample=False)
-        shortlist = options.shortlist and self.first.shortlist is not None
+        shortlist = options.shortlist and self.first.search.shortlist is not None
         return replace(
             usual, beam=options.beam, whole_lines=options.whole_lines, shortlist=shortlist
         )

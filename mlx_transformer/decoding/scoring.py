@@ -11,7 +11,8 @@ import numpy as np
 
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.decoding.batch import Ids, known, padded
+from mlx_transformer.decoding.batch import Ids, padded
+from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 
 Item = TypeVar("Item")
@@ -32,6 +33,12 @@ class Score:
         return Score(self.logp + other.logp, self.tokens + other.tokens)
 
 
+def check_are_lists(*texts: Sequence[str]) -> None:
+    """A text is a sequence, too: its letters would be scored."""
+    if any(isinstance(each, str) for each in texts):
+        raise InputError("score takes lists of texts: put a single one in brackets, [text]")
+
+
 def score_pairs(
     model: Transformer, sources: Sequence[Ids], targets: Sequence[Ids], given: int = 0
 ) -> list[Score]:
@@ -39,10 +46,11 @@ def score_pairs(
     config = model.config
 
     def logits(numbers: list[int]) -> mx.array:
-        source = padded([sources[i] for i in numbers], config.pad_id, most=config.max_length)
+        pad, most = config.pad_id, config.max_length
+        source = padded([sources[i] for i in numbers], pad, config.vocab_size, most=most)
         shifted = [[config.first_id, *targets[i][:-1]] for i in numbers]
-        target = padded(shifted, config.pad_id, most=config.max_length)
-        return model(mx.array(known(source, config.vocab_size)), mx.array(target))
+        target = padded(shifted, pad, config.target_size, most=most)
+        return model(mx.array(source), mx.array(target))
 
     return _scores(model, targets, list(map(len, sources)), logits, given)
 
@@ -52,8 +60,9 @@ def score_texts(model: Transformer, texts: Sequence[Ids]) -> list[Score]:
     config = model.config
 
     def logits(numbers: list[int]) -> mx.array:
-        text = padded([texts[i][:-1] for i in numbers], config.pad_id, most=config.max_length)
-        return model(mx.array(known(text, config.vocab_size)))
+        ids = [texts[i][:-1] for i in numbers]
+        text = padded(ids, config.pad_id, config.vocab_size, most=config.max_length)
+        return model(mx.array(text))
 
     return _scores(model, [ids[1:] for ids in texts], [0] * len(texts), logits, given=0)
 
@@ -99,7 +108,7 @@ def _log_probabilities(
 ) -> mx.array:
     """logits (B,T,V) -> (B,)"""
     logits = logits.astype(mx.float32)
-    words = mx.array(known(padded(expected, config.pad_id), config.target_size))
+    words = mx.array(padded(expected, config.pad_id, config.target_size))
     chosen = mx.take_along_axis(logits, words[..., None], axis=-1)[..., 0]
     lengths = mx.array([[len(ids)] for ids in expected])
     place = mx.arange(words.shape[1])

@@ -11,10 +11,11 @@ import mlx.core as mx
 
 from mlx_transformer import device
 from mlx_transformer.blocks import lay_out_for_search, twin
-from mlx_transformer.decoding.batch import ROWS, Hypothesis, Ids, SearchBatch
+from mlx_transformer.decoding.batch import COARSE, ROWS, Hypothesis, Ids, SearchBatch
 from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.shortlist import Shortlist
 from mlx_transformer.decoding.step import SearchStep
+from mlx_transformer.errors import InputError
 from mlx_transformer.model import Transformer
 
 BATCH_HYPOTHESES = 2048  # a wide beam takes fewer sentences at a time
@@ -57,14 +58,20 @@ class Job(NamedTuple):
 
 
 class Search:
-    """A model and options, for search after search."""
+    """A model and options, for search after search.
+
+    `shortlist` is the model's, if it has one: options say whether a search keeps to it.
+    """
 
     def __init__(
         self, model: Transformer, options: SearchOptions, shortlist: Shortlist | None = None
     ):
         device.keep_memory()
+        self.shortlist = shortlist
         own = twin(model)
         lay_out_for_search(own)
+        for name in {"source_embedding", "target_embedding"} & own.keys():
+            own[name].reserve(COARSE)
         mx.eval(own.state)  # once, before several lanes use it
         self.step = SearchStep(own, options, shortlist if options.shortlist else None)
         self._limits = BatchLimits(
@@ -73,9 +80,18 @@ class Search:
             one_length=model.config.alone == "decoder",
         )
 
-    def fits(self, options: SearchOptions) -> bool:
-        """Whether this is the search with these options on what is now the default device."""
-        return self.step.options == options and self.step.compiled == device.compiles_search()
+    def under(self, options: SearchOptions) -> "Search":
+        """The search with these options on what is now the default device: this one, if it is."""
+        step, words = self.step, self.step.model.config.target_size
+        if not options.sample and options.beam > words:
+            raise InputError(
+                f"a beam of {options.beam:,} is wider than the {words:,} words of the model"
+            )
+        if options.shortlist and self.shortlist is None:
+            raise InputError("the model has no shortlist: search without one")
+        if step.options == options and step.compiled == device.compiles_search():
+            return self
+        return Search(step.model, options, self.shortlist)
 
     def each(
         self, sentences: Iterable[Sentence], window: int | None = FIRST_WINDOW

@@ -47,13 +47,10 @@ class SearchStep:
         self.model, self.options, self.shortlist = model, options, shortlist
         self.compiled = device.compiles_search()
         self._choose = chooser(options, model.config.eos_id)
-        self._ban_logits = [banned_logits(options, model.config, end=end) for end in (False, True)]
+        # (V,), -inf at words that must not come, else 0; the second, below the least length
+        self.ban_logits = [banned_logits(options, model.config, end=end) for end in (False, True)]
         # The weights are inputs. As constants, every compiled shape would keep a copy of them.
         self.run = mx.compile(self._run, inputs=model.state) if self.compiled else self._run
-
-    def ban_logits(self, t: int) -> mx.array:
-        """(V,), -inf at words that never follow t tokens, else 0"""
-        return self._ban_logits[t < self.options.min_tokens]
 
     def _run(
         self,
@@ -87,7 +84,9 @@ class SearchStep:
         words = memory.words
         logits = (self.model if words is None else words).logits(hidden).astype(mx.float32)
         logits = mx.broadcast_to(logits, (B, K, logits.shape[-1]))
-        ban_logits = self._ban_logits_now(hyps, now, prompt)
+        ban_logits = now.ban_logits
+        if self.options.no_repeat_ngram or self.options.banned_phrases:
+            ban_logits = self._ban_by_past(hyps, now, prompt)
         if words is not None:
             ban_logits, now = ban_logits[..., words.ids], now._replace(ids=words.ids)
         if self.options.renormalize:
@@ -96,11 +95,9 @@ class SearchStep:
             logits, ban_logits = choose.certain(logits, ban_logits, forced, now.ids)
         return self._choose(hyps, logits, ban_logits, now), [layer.slots for layer in layers]
 
-    def _ban_logits_now(self, hyps: Hypotheses, now: StepInputs, prompt: Prompt | None) -> mx.array:
-        """(V,) or (B,K,V)"""
+    def _ban_by_past(self, hyps: Hypotheses, now: StepInputs, prompt: Prompt | None) -> mx.array:
+        """(B,K,V), -inf also at words that the words before them rule out"""
         ban_logits, V, options = now.ban_logits, now.ban_logits.size, self.options
-        if not (options.no_repeat_ngram or options.banned_phrases):
-            return ban_logits
         words, t = self._from_start(hyps.words, now.t, prompt)
         if options.no_repeat_ngram:
             repeated = choose.repeats(words, t, options.no_repeat_ngram, V)

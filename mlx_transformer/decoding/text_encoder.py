@@ -10,7 +10,7 @@ import numpy as np
 
 from mlx_transformer import device
 from mlx_transformer.config import ModelConfig
-from mlx_transformer.decoding.batch import Ids, known, padded
+from mlx_transformer.decoding.batch import Ids, padded
 from mlx_transformer.decoding.choose import top_k
 from mlx_transformer.decoding.scoring import one_ahead
 from mlx_transformer.decoding.writer import check_halves
@@ -167,7 +167,7 @@ MASKS = ("[MASK]", "<mask>")
 def ids_array(texts: Sequence[Ids], config: ModelConfig) -> mx.array:
     """(B,S); an empty text is padding"""
     rows = [ids or [config.pad_id] for ids in texts]
-    return mx.array(known(padded(rows, config.pad_id, most=config.max_length), config.vocab_size))
+    return mx.array(padded(rows, config.pad_id, config.vocab_size, most=config.max_length))
 
 
 def pooled(hidden: mx.array, lengths: mx.array, options: EmbeddingOptions) -> mx.array:

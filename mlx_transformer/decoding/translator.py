@@ -18,11 +18,12 @@ import numpy as np
 from mlx_transformer.decoding.alignment import Link, cross_attention, join_attention, join_links
 from mlx_transformer.decoding.batch import Hypothesis, Ids
 from mlx_transformer.decoding.options import SearchOptions, model_options
-from mlx_transformer.decoding.scoring import Score, score_pairs
+from mlx_transformer.decoding.scoring import Score, check_are_lists, score_pairs
 from mlx_transformer.decoding.search import FIRST_WINDOW, Sentence
 from mlx_transformer.decoding.sentences import split_sentences, split_to_fit
 from mlx_transformer.decoding.shortlist import load_shortlist
 from mlx_transformer.decoding.writer import Writer
+from mlx_transformer.errors import InputError
 from mlx_transformer.storage import default_model, load_to_compute
 from mlx_transformer.tokenizer import WORD_START, Tokenizer, load_tokenizer
 
@@ -74,9 +75,8 @@ def load(directory: str | Path | None = None, dtype: mx.Dtype | None = None) -> 
     """
     path = default_model() if directory is None else Path(directory)
     model = load_to_compute(path, dtype)
-    translator = Translator(model, load_tokenizer(path, model.config), model_options(path))
-    translator.shortlist = load_shortlist(path, model.config)
-    return translator
+    tokenizer, shortlist = load_tokenizer(path, model.config), load_shortlist(path, model.config)
+    return Translator(model, tokenizer, model_options(path), shortlist)
 
 
 class Translator(Writer):
@@ -162,7 +162,8 @@ class Translator(Writer):
                     yield sentence.ids, [*sentence.start, *(begin if number == 0 else [])]
 
         found: list[list[Hypothesis]] = []
-        for results in self.searching(options).each(sentences(), window):
+        search = self.search = self.search.under(options or self.defaults)
+        for results in search.each(sentences(), window):
             found.append(results)
             while plans and len(plans[0].sentences) <= len(found):
                 plan = plans.popleft()
@@ -201,6 +202,12 @@ class Translator(Writer):
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Score]:
         """How probable each target is as the translation of its source."""
+        check_are_lists(sources, targets)
+        if len(sources) != len(targets):
+            raise InputError(
+                f"each source needs its target: these are {len(sources)} sources and "
+                f"{len(targets)} targets"
+            )
         tokenizer, eos = self.tokenizer, self.model.config.eos_id
         read, written = tokenizer.sources(sources, eos), tokenizer.targets(targets, eos)
         return score_pairs(self.model, read, written, given=len(tokenizer.frame.start))
@@ -255,7 +262,7 @@ class Translator(Writer):
         """Whether the model has a piece for any of it, the space before a word aside"""
         unknown = self.tokenizer.source.unk_id
         known = [i for i in ids if i != unknown]
-        return any(token != WORD_START for token in self.tokenizer.source_tokens(known))
+        return any(token != WORD_START for token in self.tokenizer.source.tokens(known))
 
     def text(self, source: SourceSentence, ids: Ids) -> str:
         """A translated sentence on one line, even if a model writes line feeds byte by byte"""
@@ -279,8 +286,8 @@ class Translator(Writer):
         pairs = list(zip(sentences, parts, strict=False))
         texts = iter([self.text(each, part.ids) for each, part in pairs])
         lines = [" ".join(filter(None, (next(texts) for _ in line))) for line in plan.lines]
-        source_tokens = [tokenizer.source_tokens(each.ids[each.own]) for each in sentences]
-        tokens = [tokenizer.target_tokens(part.ids[len(each.start) :]) for each, part in pairs]
+        source_tokens = [tokenizer.source.tokens(each.ids[each.own]) for each in sentences]
+        tokens = [tokenizer.target.tokens(part.ids[len(each.start) :]) for each, part in pairs]
         maps, links = None, None
         if attention and parts:
             whole = cross_attention(self.model, [(each.ids, part.ids) for each, part in pairs])

@@ -37,36 +37,26 @@ class Writer:
     alone: ClassVar[Half]  # which half the model has to be, if it is one
 
     def __init__(
-        self, model: Transformer, tokenizer: Tokenizer, defaults: SearchOptions | None = None
+        self,
+        model: Transformer,
+        tokenizer: Tokenizer,
+        defaults: SearchOptions | None = None,
+        shortlist: Shortlist | None = None,
     ):
         check_halves(model.config, self.alone)
         mx.eval(model.state)  # MLX arrays not computed yet belong to this thread: compute them here
         self.model = model
         self.tokenizer = tokenizer
         self.defaults = defaults or SearchOptions()
-        self.shortlist: Shortlist | None = None
-        self._search: Search | None = None
-
-    def searching(self, options: SearchOptions | None) -> Search:
-        """The search with these options, kept for the next call with the same."""
-        options = options or self.defaults
-        words = self.model.config.target_size
-        if not options.sample and options.beam > words:
-            raise InputError(
-                f"a beam of {options.beam:,} is wider than the {words:,} words of the model"
-            )
-        if options.shortlist and self.shortlist is None:
-            raise InputError("the model has no shortlist: search without one")
-        search = self._search  # another thread may put its own there at any time
-        if search is None or not search.fits(options):
-            search = self._search = Search(self.model, options, self.shortlist)
-        return search
+        # The newest, for calls with the same options. Any thread may put its own there at any time.
+        self.search = Search(model, self.defaults, shortlist)
 
     def stream_ids(
         self, source: Ids, options: SearchOptions, text: Callable[[Ids], str], begin: Ids = ()
     ) -> Generator[str, None, Hypothesis]:
         """Pieces of the text of what is written as soon as they are certain; in the end, all"""
-        batch = SearchBatch(self.searching(options).step, [source], [begin])
+        search = self.search = self.search.under(options)
+        batch = SearchBatch(search.step, [source], [begin])
         told = ""
         with device.side_by_side(1, options.width):
             while batch.open:

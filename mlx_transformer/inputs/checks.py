@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_origin
 
@@ -9,6 +10,7 @@ from mlx_transformer.errors import InputError
 from mlx_transformer.inputs.printable import shown
 
 LARGEST_FLOAT = 10**300  # greater whole numbers do not become floating-point ones
+NEAR_PATH = 0.75  # as difflib counts: en-fr is not a mistyped en-de
 WORDS = {int: "a whole number", float: "a number", bool: "true or false", str: "text"}
 
 
@@ -63,7 +65,22 @@ def below_one(owner: object, *names: str, section: str = "") -> None:
     must_be("in [0, 1)", lambda value: 0 <= value < 1, owner, *names, section=section)
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.6) -> str:
     """`; did you mean 'x'?` where some known word is near, else nothing."""
-    matches = difflib.get_close_matches(word, list(known), n=1)
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {matches[0]!r}?" if matches else ""
+
+
+def nearest_path(path: Path) -> str:
+    """`; did you mean weights/en-de?` where each folder of a mistyped path is near one that is
+    there, else nothing."""
+    found = Path(path.anchor)
+    for part in path.parts[len(found.parts) :]:
+        if not (found / part).exists():
+            beside = [each.name for each in found.glob("*")]
+            matches = difflib.get_close_matches(part, beside, n=1, cutoff=NEAR_PATH)
+            if not matches:
+                return ""
+            part = matches[0]
+        found /= part
+    return f"; did you mean {found}?"

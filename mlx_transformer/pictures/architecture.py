@@ -100,7 +100,7 @@ def tower(model: Transformer, name: str, *, last: bool) -> Tower:
     words = f"{config.vocab_size if name == 'encoder' else config.target_size:,} × {config.d_model}"
     if name == "decoder" and both and config.shared_embeddings:
         words = "the same matrix"
-    norms = [block(stack.norm)] if "norm" in stack else []
+    norms = [] if isinstance(stack.norm, nn.Identity) else [block(stack.norm)]
     return Tower(
         f"{text} {axes}",
         Block("embedding", "Word vectors", words),

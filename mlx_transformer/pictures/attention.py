@@ -45,8 +45,13 @@ class Attention:
     read: Sequence[str]  # T tokens
     written: Sequence[str]  # T tokens
     encoder: np.ndarray  # (layers, h, S, S)
-    decoder: np.ndarray  # (layers, h, T, T)
+    decoder: np.ndarray  # (layers, h, T, T); no layers where the decoder is recurrent
     cross: np.ndarray  # (layers, h, T, S)
+
+    @property
+    def kinds(self) -> list[MapKind]:
+        """Those that the model has"""
+        return [kind for kind in KINDS if len(self.weights(kind))]
 
     def weights(self, kind: MapKind) -> np.ndarray:
         return {"encoder": self.encoder, "decoder": self.decoder, "cross": self.cross}[kind]
@@ -79,18 +84,19 @@ def attention_of(
         )
     # A model that starts from a zero vector takes any id for it.
     start = config.first_id
-    start_name = "<s>" if config.start_id is None else tokenizer.target_tokens([start])[0]
+    start_name = "<s>" if config.start_id is None else tokenizer.target.tokens([start])[0]
     maps = model.attention_maps(mx.array([[*source]]), mx.array([[start, *written[:-1]]]))
+    S, T = len(source), len(written)
     encoder, decoder, cross = (
-        np.array(mx.concatenate(layers).astype(mx.float32))
-        for layers in (maps.encoder, maps.decoder, maps.cross)
+        np.array(mx.concatenate([mx.zeros((0, config.h, *sizes)), *layers]).astype(mx.float32))
+        for layers, sizes in ((maps.encoder, (S, S)), (maps.decoder, (T, T)), (maps.cross, (T, S)))
     )
     return Attention(
         text=text,
         translation=tokenizer.decode(written),
-        source=tokenizer.source_tokens(source),
-        read=[start_name, *tokenizer.target_tokens(written[:-1])],
-        written=tokenizer.target_tokens(written),
+        source=tokenizer.source.tokens(source),
+        read=[start_name, *tokenizer.target.tokens(written[:-1])],
+        written=tokenizer.target.tokens(written),
         encoder=encoder,
         decoder=decoder,
         cross=cross,
@@ -126,9 +132,12 @@ class Panel:
 
 
 def panels(attention: Attention, view: View) -> list[list[Panel]]:
-    """What is to be shown: a list for each kind, with one panel for each layer."""
+    """What is to be shown: a list for each kind, with one panel for each layer. All kinds are all
+    that the model has."""
     rows = []
-    for kind in view.kinds:
+    for kind in attention.kinds if view.kinds == KINDS else view.kinds:
+        if kind not in attention.kinds:
+            raise InputError(f"the model has no {TITLES[kind].lower()}: its {kind} is recurrent")
         weights = attention.weights(kind)
         layers = numbered("layer", view.layers, weights.shape[0])
         heads = numbered("head", view.heads, weights.shape[1])

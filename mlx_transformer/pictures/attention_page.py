@@ -13,7 +13,6 @@ import numpy as np
 
 from mlx_transformer.inputs.printable import without_controls
 from mlx_transformer.pictures.attention import (
-    KINDS,
     SIDES,
     TITLES,
     Attention,
@@ -36,7 +35,7 @@ def attention_page(attention: Attention, view: View) -> str:
     data = {
         "text": without_controls(attention.text),
         "translation": without_controls(attention.translation),
-        "kinds": [_kind(attention, kind) for kind in KINDS],
+        "kinds": [_kind(attention, kind) for kind in attention.kinds],
         "start": _start(attention, view),
     }
     # In a script element only `<` could end or change it; JSON can write it as an escape.

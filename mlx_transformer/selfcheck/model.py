@@ -1,11 +1,10 @@
 """The whole model: dropout, logits, loss and gradients, and its quantised form."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import mlx.core as mx
 import numpy as np
-from mlx.utils import tree_flatten
 
 from mlx_transformer import device
 from mlx_transformer.blocks import twin
@@ -14,7 +13,8 @@ from mlx_transformer.model import dropout as drop
 from mlx_transformer.selfcheck.attention import HEAD_SIZES
 from mlx_transformer.selfcheck.finding import DTYPES, Finding, difference, on_both, tolerance
 from mlx_transformer.selfcheck.models import batch, made_up
-from mlx_transformer.storage import dequantize, quantize
+from mlx_transformer.storage import dequantize, named_parameters, quantize
+from mlx_transformer.training.layout import NamedArrays
 from mlx_transformer.training.step import batch_loss
 
 # Metal has other kernels from 9 positions on, and a long sentence spans several of their blocks.
@@ -58,15 +58,15 @@ def _differences(model: Transformer, T: int, dtype: mx.Dtype) -> list[float]:
 
 def _pass(model: Transformer, T: int, dtype: mx.Dtype) -> Pass:
     data = batch(model, SENTENCES, T)
-    weights, model = model.parameters(), twin(model)
+    weights, model = named_parameters(model), twin(model)
 
-    def objective(parameters: Any) -> mx.array:
+    def objective(parameters: NamedArrays) -> mx.array:
         return batch_loss(model, parameters, data, dtype).smoothed
 
     loss, gradients = mx.value_and_grad(objective)(weights)
     model.set_dtype(dtype)
     logits = model(*data[:2]).astype(mx.float32)
-    joined = mx.concatenate([g.reshape(-1) for g in dict(tree_flatten(gradients)).values()])
+    joined = mx.concatenate([g.reshape(-1) for g in gradients.values()])
     return Pass(*map(np.array, (logits, loss, joined)))
 
 

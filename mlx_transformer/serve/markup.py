@@ -62,7 +62,7 @@ class Passage:
         self.text = ""  # white space collapsed
         self.words = 0
         self.root = Node("", "", 0, 0)
-        self._open = [(self.root, 0)]  # and how much text there was before
+        self._open = [(self.root, 0, 0)]  # and how much text there was before, and how much raw
 
     def add_text(self, raw: str) -> None:
         self.raw += raw
@@ -78,22 +78,24 @@ class Passage:
 
     def add_word(self, raw: str, behind: str) -> None:
         """An element that is read and not translated, and the character behind it"""
-        within_word = self._within_word and not behind.isspace()
-        node = self.add_point(raw)
-        node.is_word, node.inside_last = not within_word, behind in _PUNCTUATION
+        self._make_word(self.add_point(raw), behind)
+
+    def _make_word(self, node: Node, behind: str) -> None:
+        node.is_word = not self._within_word or behind.isspace()
+        node.inside_last = behind in _PUNCTUATION
 
     def open(self, raw: str) -> None:
         if len(self._open) > _DEEPEST:
             self.add_point(raw)
             return
-        self.raw += raw
         node = Node(raw, "", self.words, self.words)
         self._children.append(node)
-        self._open.append((node, len(self.text.rstrip())))
+        self._open.append((node, len(self.text.rstrip()), len(self.raw)))
+        self.raw += raw
 
-    def close(self, raw: str, name: str) -> None:
+    def close(self, raw: str, name: str, behind: str) -> None:
         """Matches the tag opened last; one that matches nothing is a point."""
-        node, before = self._open[-1]
+        node, before, opened = self._open[-1]
         if len(self._open) == 1 or not re.match(rf"<{re.escape(name)}\b", node.opening, re.I):
             self.add_point(raw)
             return
@@ -106,11 +108,14 @@ class Passage:
             node.start, node.end = node.start - node.inside_first, self.words
             node.inside_last = self.text[-1].isalnum()
             node.needs = max(1, sum(child.needs for child in node.children))
+        elif any(child.is_word for child in node.children):  # it holds nothing to translate
+            node.opening, node.closing, node.children = self.raw[opened:], "", []
+            self._make_word(node, behind)
 
     def finish(self) -> None:
         """What was opened and not closed here becomes points, and its children its neighbours."""
         while len(self._open) > 1:
-            node, _ = self._open.pop()
+            node, *_ = self._open.pop()
             siblings, node.children = node.children, []
             self._children.extend(siblings)
 
@@ -169,7 +174,8 @@ def _parts(page: str) -> Iterator[str | Passage]:
             passage.add_point(raw)
             continue
         elif name in _INLINE:
-            passage.close(raw, name) if tag["end"] else passage.open(raw)
+            behind = page[place : place + 1]
+            passage.close(raw, name, behind) if tag["end"] else passage.open(raw)
             continue
         yield passage
         yield raw

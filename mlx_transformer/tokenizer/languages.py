@@ -90,7 +90,7 @@ def _nearest(typed: str, codes: Sequence[str]) -> str:
         row = _rows().get(_language(code))
         for spelling in (code.casefold(), *(row[0] + row[1] if row else ())):
             spelled.setdefault(spelling.casefold(), code)
-    near = difflib.get_close_matches(typed.casefold(), spelled, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(typed.casefold(), spelled, n=3)
     found = list(dict.fromkeys(spelled[word] for word in near))
     if not found:
         return f"; it knows {', '.join(codes[:8])}{', ...' if len(codes) > 8 else ''}"

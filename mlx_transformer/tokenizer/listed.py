@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from mlx_transformer.errors import InputError
+from mlx_transformer.inputs.printable import shown
 from mlx_transformer.inputs.untrusted import read_json_value
 
 # Names of special tokens without their brackets, in small letters; of several the first counts.
@@ -43,7 +44,10 @@ def read_list(path: Path) -> dict[str, int]:
     if isinstance(content, list):
         content = dict(enumerate(content))
     if isinstance(content, dict) and all(isinstance(word, str) for word in content.values()):
-        content = {word: int(i) for i, word in content.items() if re.fullmatch(r"\d{1,9}", str(i))}
+        odd = [i for i in content if not re.fullmatch(r"[0-9]{1,9}", str(i))]
+        if odd:
+            raise InputError(f"{path} numbers words, but {shown(odd[0])} is no id: take it out")
+        content = {word: int(i) for i, word in content.items()}
     if (
         not isinstance(content, dict)
         or not content

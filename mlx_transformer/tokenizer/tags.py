@@ -38,14 +38,11 @@ class Frame:
 
     def source(self, pieces: Sequence[int], eos_id: int) -> list[int]:
         """The whole source, as the model reads it."""
-        return [*self.before, *pieces, *self.ending(eos_id)]
+        return [*self.before, *pieces, *((eos_id,) if self.after is None else self.after)]
 
     def target(self, pieces: Sequence[int], eos_id: int) -> list[int]:
         """The whole target, as the model writes it."""
         return [*self.start, *pieces, eos_id]
-
-    def ending(self, eos_id: int) -> FrameIds:
-        return (eos_id,) if self.after is None else self.after
 
 
 PLAIN = Frame()

@@ -112,12 +112,6 @@ class Tokenizer:
     def decode_batch(self, batch: Iterable[Iterable[int]]) -> list[str]:
         return [self.target.decode(ids) for ids in batch]
 
-    def source_tokens(self, ids: Iterable[int]) -> list[str]:
-        return self.source.tokens(ids)
-
-    def target_tokens(self, ids: Iterable[int]) -> list[str]:
-        return self.target.tokens(ids)
-
     @cached_property
     def fingerprint(self) -> str:
         """The same for the same files, and for no others."""

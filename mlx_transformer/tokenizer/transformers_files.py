@@ -49,10 +49,13 @@ KEPT = (
 )
 
 
-def collect(directory: Path) -> dict[str, bytes]:
-    """Content by name of the files that this directory's tokenizer needs; none: it has none."""
+def collect(directory: Path, unnamed: str | None = None) -> dict[str, bytes]:
+    """Content by name of the files that this directory's tokenizer needs; none: it has none.
+
+    `unnamed` is its class where no file names one.
+    """
     files = {n: (directory / n).read_bytes() for n in VOCABULARIES if (directory / n).is_file()}
-    settings = _settings(directory, files)
+    settings = _settings(directory, files, unnamed)
     kind = settings.get("tokenizer_class")
     if kind is None or not (files or kind == "ByT5Tokenizer"):
         return {}
@@ -65,14 +68,14 @@ def collect(directory: Path) -> dict[str, bytes]:
     return {**files, SETTINGS: json.dumps(settings, indent=2).encode()}
 
 
-def _settings(directory: Path, files: Mapping[str, bytes]) -> dict[str, Any]:
+def _settings(directory: Path, files: Mapping[str, bytes], unnamed: str | None) -> dict[str, Any]:
     own, model, generation = (
         read_settings(directory / name)
         for name in (SETTINGS, "config.json", "generation_config.json")
     )
     settings = {key: own[key] for key in KEPT if own.get(key) is not None}
     kind = own.get("tokenizer_class") or model.get("tokenizer_class")
-    kind = kind or CLASSES.get(str(model.get("model_type")))
+    kind = kind or CLASSES.get(str(model.get("model_type")), unnamed)
     if kind is not None:
         settings["tokenizer_class"] = _one_name(str(kind), files)
     for name in ("vocab_size", "forced_bos_token_id", "bos_token_id", "decoder_start_token_id"):

@@ -33,9 +33,9 @@ class Layout:
         self._names = in_parts({name: prod(shape) for name, shape in shapes.items()}, count)
 
     def join(self, named: NamedArrays) -> Vectors:
+        stored = {name: w.T if name in self._transposed else w for name, w in named.items()}
         return [
-            mx.concatenate([self._as_stored(name, named[name]).reshape(-1) for name in names])
-            for names in self._names
+            mx.concatenate([stored[name].reshape(-1) for name in names]) for names in self._names
         ]
 
     def split(self, vectors: Vectors) -> NamedArrays:
@@ -46,13 +46,11 @@ class Layout:
             parts = mx.split(vector, ends[:-1].tolist())
             for name, part in zip(names, parts, strict=True):
                 shape = self._shapes[name]
-                stored = part.reshape(shape[::-1] if name in self._transposed else shape)
-                named[name] = self._as_stored(name, stored)
+                if name in self._transposed:
+                    named[name] = part.reshape(shape[::-1]).T
+                else:
+                    named[name] = part.reshape(shape)
         return named
-
-    def _as_stored(self, name: str, weight: mx.array) -> mx.array:
-        """The weight from its own shape to that in the vector, and back"""
-        return weight.T if name in self._transposed else weight
 
 
 def in_parts(sizes: Mapping[str, int], count: int) -> list[list[str]]:

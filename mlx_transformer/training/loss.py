@@ -8,11 +8,13 @@ other: a logit is exponentiated once.
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple, cast
 
 import mlx.core as mx
 
 from mlx_transformer import device
+from mlx_transformer.config import ModelConfig
 
 # With fewer rows, adding up the gradient of the weight would cost as much as the products.
 CHUNK_ROWS = 256
@@ -28,16 +30,14 @@ class Loss(NamedTuple):
 
 @dataclass(frozen=True)
 class OutputLoss:
-    """Cross-entropy of logits `logit_scale * hidden weight^T + bias`.
+    """Cross-entropy of logits `logit_scale * hidden weight^T + bias` of a model.
 
     Smoothing spreads over all V words, as in PyTorch; targets equal to `pad_id` count for nothing.
     Shapes: hidden (N,d_model), weight (V,d_model), bias (V,) or None, targets (N,) ids. Products
     run in the dtype of `hidden`; softmax, sums and the gradient of the weight are float32.
     """
 
-    pad_id: int
-    smoothing: float
-    logit_scale: float = 1.0
+    config: ModelConfig
 
     def __call__(
         self, hidden: mx.array, weight: mx.array, bias: mx.array | None, targets: mx.array
@@ -46,7 +46,7 @@ class OutputLoss:
         w, mean = weight.astype(hidden.dtype), weight.mean(axis=0)
         smoothed = nll = mx.zeros(())
         for rows in _chunks(targets.size, weight.shape[0]):
-            x = hidden[rows] * self.logit_scale
+            x = hidden[rows] * self.config.logit_scale
             chunk = self._chunk(x, w, mean, bias, targets[rows])
             smoothed, nll = smoothed + chunk.smoothed, nll + chunk.nll
         return Loss(smoothed, nll, self._tokens(targets))
@@ -55,10 +55,7 @@ class OutputLoss:
         self, hidden: mx.array, weight: mx.array, bias: mx.array | None, targets: mx.array
     ) -> Loss:
         """The loss whose gradients by hidden, weight and bias are computed along with it."""
-
-        @mx.custom_function
-        def loss(*primals: mx.array) -> tuple[mx.array, ...]:
-            return self._with_gradients(targets, *primals)
+        loss = mx.custom_function(partial(self._with_gradients, targets))
 
         @loss.vjp
         def gradients(
@@ -84,13 +81,13 @@ class OutputLoss:
         d_weight, d_bias = mx.zeros(weight.shape), mx.zeros(weight.shape[:1])
         d_hidden = []
         for rows in _chunks(targets.size, weight.shape[0]):
-            x = hidden[rows] * self.logit_scale
+            x = hidden[rows] * self.config.logit_scale
             chunk = self._chunk(x, w, mean, bias, targets[rows])
             d_logits = chunk.d_logits.astype(x.dtype)
             d_weight = device.add_product(d_weight, d_logits.T, x)
             if bias is not None:
                 d_bias = d_bias + chunk.d_logits.sum(axis=0)
-            d_hidden.append((d_logits @ w) * self.logit_scale)
+            d_hidden.append((d_logits @ w) * self.config.logit_scale)
             smoothed, nll = smoothed + chunk.smoothed, nll + chunk.nll
             # The next chunk waits for this one: otherwise all logits could be in memory at once.
             done = [d_weight, d_bias, smoothed, nll, d_hidden[-1]]
@@ -112,7 +109,7 @@ class OutputLoss:
         if bias is not None:
             logits, mean_logit = logits + bias, mean_logit + bias.mean()
         V, ids = w.shape[0], targets[:, None]
-        real = (ids != self.pad_id).astype(mx.float32)
+        real = (ids != self.config.pad_id).astype(mx.float32)
 
         peak = logits.max(axis=1, keepdims=True)
         exponentials = device.exp_below(logits, peak)
@@ -121,13 +118,14 @@ class OutputLoss:
         nll = ((log_total - mx.take_along_axis(logits, ids, axis=1)) * real).sum()
         uniform = ((log_total - mean_logit) * real).sum()  # as if every word were right
 
-        spread = self.smoothing / V
-        expected = mx.where(mx.arange(V) == ids, 1 - self.smoothing + spread, spread)
+        smoothing = self.config.label_smoothing
+        spread = smoothing / V
+        expected = mx.where(mx.arange(V) == ids, 1 - smoothing + spread, spread)
         d_logits = exponentials * (real / total) - expected * real
-        return _Chunk((1 - self.smoothing) * nll + self.smoothing * uniform, nll, d_logits)
+        return _Chunk((1 - smoothing) * nll + smoothing * uniform, nll, d_logits)
 
     def _tokens(self, targets: mx.array) -> mx.array:
-        return (targets != self.pad_id).sum().astype(mx.float32)
+        return (targets != self.config.pad_id).sum().astype(mx.float32)
 
 
 class _Chunk(NamedTuple):

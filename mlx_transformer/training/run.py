@@ -3,10 +3,9 @@
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Protocol
 
 import mlx.core as mx
 
@@ -21,6 +20,7 @@ from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import Recipe, TrainingConfig, ValidationConfig, load_recipe
 from mlx_transformer.storage import (
     built_aside,
+    is_model_directory,
     load_model,
     locked,
     replace_text,
@@ -33,7 +33,7 @@ from mlx_transformer.training.memory import agreed_micro_batches
 from mlx_transformer.training.report import MetricsLog, Reporter
 from mlx_transformer.training.run_directory import RunDirectory
 from mlx_transformer.training.step import TrainingState, initial_state
-from mlx_transformer.training.trainer import Hooks, Outcome, Trainer
+from mlx_transformer.training.trainer import Hooks, Interruption, Outcome, Trainer
 from mlx_transformer.training.validation import Translate, Validator
 
 # The verb of a model with both halves, or one.
@@ -63,6 +63,7 @@ class Run:
                 f"{path} already holds a run: resume it, or choose another place",
                 options=["resume"],
             )
+        run._check_nothing_is_lost()
         path.mkdir(parents=True, exist_ok=True)
         if run.files.start.exists():
             shutil.rmtree(run.files.start)
@@ -96,6 +97,16 @@ class Run:
     @property
     def checkpoints(self) -> Checkpoints:
         return Checkpoints(self.files.checkpoints)
+
+    def _check_nothing_is_lost(self) -> None:
+        """Folders of a run are replaced; in the place of one may stand somebody's own."""
+        files = self.files
+        if files.recipe.is_file():
+            return
+        for folder in (files.model, files.best, files.start):
+            left = folder == files.start and is_model_directory(folder)  # killed while making it
+            if folder.exists() and not left:
+                raise InputError(f"{folder} is there, and of no run: choose another place")
 
     def tokenizer(self) -> Tokenizer:
         return self._in_its_languages(load_tokenizer(self.files.data))
@@ -185,9 +196,7 @@ class Run:
         return Transformer(self.recipe.model_config(*sizes))
 
     def _copy_start(self, start: Path) -> None:
-        model = load_model(start, mx.float32)
-        if model.config.quantization is not None:
-            raise InputError(f"{start} is quantised: fine-tune the model it was made from")
+        model = load_unquantized(start)
         model.config = replace(model.config, **self.recipe.model.overrides)
         tokenizer = load_tokenizer(start, model.config)
         write_model(model, tokenizer, self.files.start, f"A copy of {start}.\n")
@@ -217,12 +226,6 @@ def held(path: Path) -> Iterator[None]:
         Checkpoints(files.checkpoints).undo_unfinished()
         undo_unfinished(files.best)
         yield
-
-
-class Interruption(AbstractContextManager, Protocol):
-    """Watches, while entered, for a wish to stop."""
-
-    def __call__(self) -> bool: ...
 
 
 def train(
@@ -318,6 +321,14 @@ def _test(run: Run, step: int, translate: Translate, reporter: Reporter) -> None
         report = replace(validator(model, step), split="test")
         MetricsLog(run.files.metrics).append(report)
         reporter.tested(report)
+
+
+def load_unquantized(directory: Path) -> Transformer:
+    """In float32: rounded weights are no place to go on from."""
+    model = load_model(directory, mx.float32)
+    if model.config.quantization is not None:
+        raise InputError(f"{directory} is quantised: name the model it was made from")
+    return model
 
 
 def write_model(model: Transformer, tokenizer: Tokenizer, directory: Path, card: str) -> None:

@@ -1,68 +1,52 @@
 """Learning rates by step, section 5.3 of the paper and three others.
 
-Steps are counted from 1. Every function takes a number or an array and gives back the same, so that
-the compiled step, a plot and a test use one definition.
+Steps are arrays of any shape, counted from 1: the compiled step, a plot and a test use one
+definition.
 """
 
 import math
 from collections.abc import Callable
-from typing import TypeVar
+from functools import partial
 
 import mlx.core as mx
 
 from mlx_transformer.recipes import TrainingConfig
 
-StepNumber = TypeVar("StepNumber", float, mx.array)
-Schedule = Callable[[StepNumber], StepNumber]
+Schedule = Callable[[mx.array], mx.array]
 
 
 def make_schedule(config: TrainingConfig, d_model: int) -> Schedule:
     """The schedule a recipe asks for."""
     peak, warmup = config.learning_rate, config.warmup
     if config.schedule == "paper":
-        return lambda step: paper(step, d_model, warmup)
+        return partial(paper, d_model=d_model, warmup=warmup)
     assert peak is not None  # TrainingConfig requires it
     if config.schedule == "inverse_sqrt":
-        return lambda step: inverse_sqrt(step, peak, warmup)
+        return partial(inverse_sqrt, peak=peak, warmup=warmup)
     if config.schedule == "cosine":
         low, end = config.min_learning_rate, config.max_steps
-        return lambda step: cosine(step, peak, warmup, end, low)
-    return lambda step: constant(step, peak, warmup)
+        return partial(cosine, peak=peak, warmup=warmup, end=end, low=low)
+    return partial(constant, peak=peak, warmup=warmup)
 
 
-def paper(step: StepNumber, d_model: int, warmup: int) -> StepNumber:
+def paper(step: mx.array, d_model: int, warmup: int) -> mx.array:
     """d_model^-0.5 * min(step^-0.5, step * warmup^-1.5): equation 3."""
-    return d_model**-0.5 * _min(step**-0.5, step * warmup**-1.5)
+    return d_model**-0.5 * mx.minimum(step**-0.5, step * warmup**-1.5)
 
 
-def inverse_sqrt(step: StepNumber, peak: float, warmup: int) -> StepNumber:
+def inverse_sqrt(step: mx.array, peak: float, warmup: int) -> mx.array:
     """Up to the peak in a line, then down with the square root of the step."""
     start = max(warmup, 1)
-    return peak * _min((step / start) ** -0.5, step / start)
+    return peak * mx.minimum((step / start) ** -0.5, step / start)
 
 
-def cosine(step: StepNumber, peak: float, warmup: int, end: int, low: float = 0.0) -> StepNumber:
+def cosine(step: mx.array, peak: float, warmup: int, end: int, low: float = 0.0) -> mx.array:
     """Up to the peak in a line, then down to `low` at step `end` along half a cosine."""
-    done = _min(_max((step - warmup) / max(end - warmup, 1), 0.0), 1.0)
-    return (low + (peak - low) * 0.5 * (1 + _cos(math.pi * done))) * _ramp(step, warmup)
+    done = mx.minimum(mx.maximum((step - warmup) / max(end - warmup, 1), 0.0), 1.0)
+    fall = low + (peak - low) * 0.5 * (1 + mx.cos(math.pi * done))
+    return fall * mx.minimum(step / max(warmup, 1), 1.0)
 
 
-def constant(step: StepNumber, peak: float, warmup: int) -> StepNumber:
+def constant(step: mx.array, peak: float, warmup: int) -> mx.array:
     """Up to the peak in a line, then level."""
-    return peak * _ramp(step, warmup)
-
-
-def _ramp(step: StepNumber, warmup: int) -> StepNumber:
-    return _min(step / max(warmup, 1), 1.0)
-
-
-def _min(a: StepNumber, b: StepNumber | float) -> StepNumber:
-    return mx.minimum(a, b) if isinstance(a, mx.array) else min(a, b)
-
-
-def _max(a: StepNumber, b: StepNumber | float) -> StepNumber:
-    return mx.maximum(a, b) if isinstance(a, mx.array) else max(a, b)
-
-
-def _cos(x: StepNumber) -> StepNumber:
-    return mx.cos(x) if isinstance(x, mx.array) else math.cos(x)
+    return peak * mx.minimum(step / max(warmup, 1), 1.0)

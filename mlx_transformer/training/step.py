@@ -7,11 +7,11 @@ the step and the rank: there is no other random state to save.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, NamedTuple, NotRequired, TypedDict
+from typing import NamedTuple, NotRequired, TypedDict
 
 import mlx.core as mx
 import mlx.nn as nn
-from mlx.utils import tree_flatten, tree_map, tree_unflatten
+from mlx.utils import tree_map, tree_unflatten
 
 from mlx_transformer import device
 from mlx_transformer.blocks import WideWords
@@ -33,7 +33,7 @@ FIRST_LOSS_SCALE = 2.0**10
 STEPS_TO_DOUBLE_SCALE = 2000
 
 
-WORDS = {"source_words", "target_words"}
+WORDS = ("source_words", "target_words")
 
 
 class Scalars(TypedDict):
@@ -53,9 +53,10 @@ class TrainingState(Scalars):
     v: NamedArrays
 
 
-class PackedState(Scalars):
+class PackedState(TypedDict):
     """The same in a few long vectors: what an update works on."""
 
+    scalars: Scalars
     parameters: Vectors
     m: Vectors
     v: Vectors
@@ -130,8 +131,12 @@ class TrainStep:
     def pack(self, state: TrainingState) -> PackedState:
         """A state to update, in memory of its own."""
         join = self._layout.join
+        scalars: Scalars = {"step": state["step"], "bad_step": state["bad_step"]}
+        if "loss_scale" in state:
+            scalars["loss_scale"] = state["loss_scale"]
+            scalars["good_steps"] = state["good_steps"]
         packed: PackedState = {
-            **_scalars(state),
+            "scalars": scalars,
             "parameters": join(state["parameters"]),
             "m": join(state["m"]),
             "v": join(state["v"]),
@@ -143,7 +148,7 @@ class TrainStep:
         """The state by names again, to save; views that should not outlive the next update."""
         split = self._layout.split
         return {
-            **_scalars(packed),
+            **packed["scalars"],
             "parameters": split(packed["parameters"]),
             "m": split(packed["m"]),
             "v": split(packed["v"]),
@@ -152,7 +157,7 @@ class TrainStep:
     def model_of(self, packed: PackedState) -> Transformer:
         """A model with the weights of a state; views that should not outlive the next update."""
         model = Transformer(self._model.config)
-        model.update(self._tree(packed["parameters"]))
+        model.update(tree_unflatten(list(self._layout.split(packed["parameters"]).items())))
         return model
 
     def __call__(
@@ -165,22 +170,23 @@ class TrainStep:
                 # Launch now: or the activations of all micro-batches could be in memory at once.
                 sums = [self._sum(sums)]
                 mx.async_eval(sums)
-            sums += self._gradients(packed, packed["step"] * self._pieces + i, *batch)
-        gradients, scalars, adam_scalars, metrics = self._reduce(_scalars(packed), sums)
+            number = packed["scalars"]["step"] * self._pieces + i
+            sums += self._gradients(packed, number, *batch)
+        gradients, scalars, adam_scalars, metrics = self._reduce(packed["scalars"], sums)
         update = partial(self._adam, adam_scalars)
         updated = device.by_parts(update, packed["parameters"], packed["m"], packed["v"], gradients)
         parameters, m, v = map(list, zip(*updated, strict=True))
-        after: PackedState = {**scalars, "parameters": parameters, "m": m, "v": v}
+        after: PackedState = {"scalars": scalars, "parameters": parameters, "m": m, "v": v}
         return after, UpdateMetrics(*metrics)
 
     def _gradients(
-        self, packed: PackedState, count: mx.array, *batch: mx.array
+        self, packed: PackedState, number: mx.array, *batch: mx.array
     ) -> list[GradientSum]:
-        """Of micro-batch number `count`, each lane's share."""
+        """Of micro-batch `number`, each lane's share."""
         n = min(self._lanes, batch[0].shape[0])
         # Each lane's share of each micro-batch on each rank has its own random key.
-        key = self._key ^ mx.stack([mx.zeros_like(count), count]).astype(mx.uint32)
-        share = partial(self._share, packed["parameters"], packed.get("loss_scale"))
+        key = self._key ^ mx.stack([mx.zeros_like(number), number]).astype(mx.uint32)
+        share = partial(self._share, packed["parameters"], packed["scalars"].get("loss_scale"))
         return device.by_rows(share, n, mx.random.split(key, n), *batch)
 
     def _sum(self, sums: Sequence[GradientSum]) -> GradientSum:
@@ -198,7 +204,7 @@ class TrainStep:
     ) -> GradientSum:
         """Of some rows of a batch; keys (1,2)"""
 
-        def objective(parameters: Any) -> tuple[mx.array, Loss]:
+        def objective(parameters: NamedArrays) -> tuple[mx.array, Loss]:
             loss = batch_loss(
                 self._model,
                 parameters,
@@ -209,12 +215,8 @@ class TrainStep:
             )
             return loss.smoothed * (1.0 if loss_scale is None else loss_scale), loss
 
-        (_, loss), gradients = mx.value_and_grad(objective)(self._tree(weights))
-        return self._layout.join(dict(tree_flatten(gradients))), loss
-
-    def _tree(self, vectors: Vectors) -> Any:
-        """The weights as the model nests them."""
-        return tree_unflatten(list(self._layout.split(vectors).items()))
+        (_, loss), gradients = mx.value_and_grad(objective)(self._layout.split(weights))
+        return self._layout.join(gradients), loss
 
     def _reduce_and_clip(
         self, scalars: Scalars, sums: Sequence[GradientSum]
@@ -282,7 +284,7 @@ class TrainStep:
 
 def batch_loss(
     model: Transformer,
-    parameters: Any,
+    parameters: NamedArrays,
     batch: MicroBatch,
     dtype: mx.Dtype,
     key: mx.array | None = None,
@@ -291,27 +293,17 @@ def batch_loss(
 ) -> Loss:
     """The loss of a batch with these float32 weights, which the model gets in `dtype`."""
     source, target, expected = batch
-    words = {
-        name: WideWords(parameters[name]["weight"], dtype) for name in WORDS & parameters.keys()
-    }
-    others = {name: part for name, part in parameters.items() if name not in words}
-    model.update_modules(words)
-    model.update(tree_map(lambda p: p.astype(dtype), others))
+    words = {name: f"{name}.weight" for name in WORDS if f"{name}.weight" in parameters}
+    model.update_modules({name: WideWords(parameters[words[name]], dtype) for name in words})
+    others = [(n, p.astype(dtype)) for n, p in parameters.items() if n not in words.values()]
+    model.update(tree_unflatten(others))
     hidden = model.hidden(source, target, key, checkpointing=checkpointing)
-    return output_loss(model.config).differentiable(
+    return OutputLoss(model.config).differentiable(
         hidden.reshape(-1, hidden.shape[-1]),
-        parameters[model.config.output_matrix]["weight"],
+        parameters[f"{model.config.output_matrix}.weight"],
         parameters.get("output_bias"),
         expected.reshape(-1),
     )
-
-
-def _scalars(state: TrainingState | PackedState) -> Scalars:
-    scalars: Scalars = {"step": state["step"], "bad_step": state["bad_step"]}
-    if "loss_scale" in state:
-        scalars["loss_scale"] = state["loss_scale"]
-        scalars["good_steps"] = state["good_steps"]
-    return scalars
 
 
 def in_forward_order(model: Transformer) -> dict[str, tuple[int, ...]]:
@@ -331,7 +323,3 @@ def transposed_weights(model: Transformer) -> set[str]:
 
 def _total(first: mx.array, *others: mx.array) -> mx.array:
     return sum(others, first)
-
-
-def output_loss(config: ModelConfig) -> OutputLoss:
-    return OutputLoss(config.pad_id, config.label_smoothing, config.logit_scale)

@@ -1,8 +1,9 @@
 """The loop: batches through the compiled step, log lines, validation, checkpoints, a clean stop."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Protocol
 
 import mlx.core as mx
 import numpy as np
@@ -22,6 +23,12 @@ from mlx_transformer.training.step import MicroBatch, TrainingState, TrainStep
 Outcome = Literal["finished", "stopped early", "interrupted"]
 
 
+class Interruption(AbstractContextManager, Protocol):
+    """Watches, while entered, for a wish to stop."""
+
+    received: int  # the signal that came; 0: none
+
+
 @dataclass(frozen=True)
 class Hooks:
     """What the loop asks of those around it."""
@@ -29,7 +36,7 @@ class Hooks:
     reporter: Reporter
     validate: Callable[[Transformer, int], ValidationReport] | None  # at a step; None: no text
     save_best: Callable[[Transformer], None]
-    interrupted: Callable[[], bool]  # whether the user asked to stop
+    interruption: Interruption  # by the user
 
 
 class Trainer:
@@ -87,7 +94,8 @@ class Trainer:
                 progress = self._validate(progress)
             early = progress.validations_since >= (self._validation.patience or float("inf"))
             # Several ranks check this only at log steps, where they already synchronise.
-            interrupted = (logs or self._group.size() == 1) and self._interrupted()
+            asked = logs or self._group.size() == 1
+            interrupted = asked and self._sum(self._hooks.interruption.received) > 0
             if last or early or interrupted or step % config.save_every == 0:
                 self._save(progress)
             if early or interrupted:
@@ -103,7 +111,7 @@ class Trainer:
             self._hooks.reporter.trained(report)
 
     def _check(self) -> None:
-        bad = int(number(self._state["bad_step"]))
+        bad = int(number(self._state["scalars"]["bad_step"]))
         if bad:
             saved = self._checkpoints.paths()
             again = "resume from the last checkpoint" if saved else "begin again"
@@ -137,9 +145,6 @@ class Trainer:
                 self._checkpoints.save(self._step.unpack(self._state), progress, self._model)
                 self._checkpoints.prune(self._training.save_every, self._training.keep_last)
 
-    def _interrupted(self) -> bool:
-        return self._sum(self._hooks.interrupted()) > 0
-
     @property
     def _is_first_rank(self) -> bool:
         return self._group.rank() == 0
@@ -147,8 +152,8 @@ class Trainer:
     def _sum(self, value: int) -> int:
         """Over all ranks."""
         if self._group.size() == 1:
-            return int(value)
-        return int(number(mx.distributed.all_sum(mx.array(int(value)), group=self._group)))
+            return value
+        return int(number(mx.distributed.all_sum(mx.array(value), group=self._group)))
 
 
 def _judged(progress: Progress, report: ValidationReport) -> Progress:

@@ -13,8 +13,8 @@ from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.metrics import Metric, measure
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import ValidationConfig
+from mlx_transformer.training.loss import OutputLoss
 from mlx_transformer.training.report import Sample, ValidationReport, number, perplexity
-from mlx_transformer.training.step import output_loss
 
 SAMPLES = 3
 # What is reported with what a recipe is judged by; BLEU of single words would always be 0.
@@ -54,7 +54,7 @@ class Validator:
 
     def _loss(self, model: Transformer) -> tuple[float, float]:
         """Label-smoothed loss and negative log-likelihood, means of a target token."""
-        measure = output_loss(model.config)
+        measure = OutputLoss(model.config)
         weight = model[model.config.output_matrix].weight
         bias = model.get("output_bias")
         sums = mx.zeros(3)

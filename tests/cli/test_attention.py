@@ -52,6 +52,22 @@ def test_a_page_of_the_models_own_translation_with_the_weights_of_numpy(model, t
         assert np.allclose(stored["layers"], expected[kind], atol=1e-4)
 
 
+def test_a_recurrent_decoder_has_no_self_attention(tmp_path):
+    model = write_model(tmp_path, decoder_cell="ssru")
+    page, picture = tmp_path / "page.html", tmp_path / "all.svg"
+    done = command("seven. Eight!", "--model", model, "--out", page)
+    assert done.returncode == 0, done.stderr
+    assert [kind["name"] for kind in data_of(page.read_text("utf-8"))["kinds"]] == [
+        "encoder", "cross",
+    ]  # fmt: skip
+    assert command("seven", "--model", model, "--kind", "all", "--out", picture).returncode == 0
+    titles = picture.read_text("utf-8")
+    assert "Cross-attention" in titles and "Decoder self-attention" not in titles
+    done = command("seven", "--model", model, "--kind", "decoder", "--out", picture)
+    assert done.returncode == 2
+    assert "has no decoder self-attention: its decoder is recurrent" in done.stderr
+
+
 def test_several_sentences_are_drawn_as_they_are_translated(model, tmp_path):
     text, page = "twenty-two. Three hundred!\n\nSeven? Eight.", tmp_path / "page.html"
     done = command(text, "--model", model, "--out", page)

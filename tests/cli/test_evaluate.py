@@ -62,7 +62,8 @@ def test_mistakes_are_one_sentence(folder: Path, capsys: pytest.CaptureFixture[s
     (folder / "short").write_text("one\n")
     reference = ["--reference", str(folder / "reference")]
     for arguments, said in (
-        (reference, "give --source FILE to translate, or --hypothesis FILE"),
+        (reference, "give either --source FILE to translate, or --hypothesis FILE"),
+        (["--reference", "-", "--source", "-"], "standard input can be only one of the two"),
         ([*reference, "--hypothesis", str(folder / "short")], "has 1 lines and"),
     ):
         assert main(["evaluate", *arguments]) == 2

@@ -31,10 +31,26 @@ def test_info_of_a_model_directory(tmp_path):
     assert f"{facts['parameters']:,}" in command("info", tmp_path).stdout
 
 
+def test_info_of_a_recipe_of_ones_own(tmp_path):
+    shown = command("train", "--show", "numbers").stdout
+    (tmp_path / "mine.toml").write_text(shown)
+    mine, shipped = (
+        command("info", name, "--json") for name in (tmp_path / "mine.toml", "numbers")
+    )
+    assert mine.stdout == shipped.stdout and '"parameters"' in mine.stdout, mine.stderr
+    save_model(Transformer(preset("tiny")), tmp_path)
+    (tmp_path / "tune.toml").write_text(shown.replace('preset = "tiny"', f'start = "{tmp_path}"'))
+    tuned, model = (command("info", name, "--json") for name in (tmp_path / "tune.toml", tmp_path))
+    assert tuned.stdout == model.stdout and '"parameters"' in tuned.stdout, tuned.stderr
+
+
 @pytest.mark.parametrize(
     ("args", "words"),
     [
         (["info", "bas"], "did you mean 'base'"),
+        (["info", "number"], "no preset, recipe or model number; did you mean 'numbers'?"),
+        (["info", "en-dee"], "did you mean 'en-de'?"),
+        (["info", "nowhere"], "no preset, recipe or model nowhere; --help lists presets"),
         (["info", "base", "--vocab-size", "0"], "vocab_size must be at least 1"),
         (["info", "base", "--vocab-size", "many"], "invalid int value"),
         (["info", "."], "no config.json"),

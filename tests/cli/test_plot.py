@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from mlx_transformer.cli.plot import positions, schedule
-from tests.tiny_directory import write_model
+from mlx_transformer.errors import InputError
+from tests.tiny_directory import write_half, write_model
 
 
 def command(*args: object, where=None) -> subprocess.CompletedProcess[str]:
@@ -86,6 +87,15 @@ def test_learned_positions_are_those_of_both_stacks(tmp_path):
     encoder, decoder = positions(str(folder)).values()
     assert encoder.shape == decoder.shape == (64, 32)
     assert not np.array_equal(encoder, decoder)
+    half = write_half(tmp_path, "decoder", positions="learned", position_offset=2)
+    [(title, table)] = positions(str(half)).items()
+    assert title.endswith("the decoder") and table.shape == (64, 32)
+
+
+def test_relative_positions_have_no_table(tmp_path):
+    folder = write_model(tmp_path, positions="relative")
+    with pytest.raises(InputError, match="has no table of positions"):
+        positions(str(folder))
 
 
 @pytest.mark.parametrize(

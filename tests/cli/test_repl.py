@@ -69,8 +69,12 @@ def test_texts_are_translated_as_the_options_say(prompt: Terminal, models: Path)
     listed = [line.strip() for line in prompt.answer(TEXT).splitlines()[:3]]
     assert listed == [f"{e.score:.3f}  {e.text}" for e in [best, *best.alternatives]]
     assert "(now 3)" in prompt.answer(":help")
-    assert prompt.answer(":nbest 1") == "nbest 1, beam 3"
-    assert prompt.answer(":time") == "time on"
+    assert prompt.answer(":nbest 9") == "nbest 9, beam 9"
+    assert prompt.answer(":nbest 1") == "nbest 1, beam 1"  # as it was before
+    assert prompt.answer(":nbest 5") == "nbest 5, beam 5"
+    assert prompt.answer(":beam 6") == "beam 6"
+    assert prompt.answer(":nbest 1") == "nbest 1, beam 6"  # as it was asked for
+    assert prompt.answer(":time") == prompt.answer(":time on") == "time on"
     assert re.search(r"^\d+ tokens, \d+ ms, \d+ tokens/s$", prompt.answer(TEXT), re.MULTILINE)
     assert prompt.answer(":temperature 0.5") == "sample on, temperature 0.5"
     assert prompt.answer(":sample") == "sample off"
@@ -240,7 +244,8 @@ def test_history_is_kept_and_quit_leaves(models: Path, tmp_path: Path) -> None:
     assert second.close() == 0
 
 
-def test_no_model_beside_is_said(tmp_path: Path) -> None:
+def test_no_model_beside_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # somebody's may hold one
     (tmp_path / "en-fr").mkdir()
     write_model(tmp_path / "en-fr")
     terminal = Terminal("translate", "--model", str(tmp_path / "en-fr"), state=tmp_path)

@@ -63,12 +63,15 @@ def test_a_pair(model: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_mistakes_are_one_sentence(
     model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    (tmp_path / "no").write_text("")
     (tmp_path / "one").write_text("one\n")
     (tmp_path / "two").write_text("one\ntwo\n")
     files = ["--source", str(tmp_path / "one"), "--target", str(tmp_path / "two")]
     for arguments, said in (
         (["five"], "give a text and its translation"),
         (files, "has 1 lines and"),
+        (["--source", str(tmp_path / "no"), "--target", str(tmp_path / "no")], "no is empty"),
+        (["--source", "-", "--target", "-"], "standard input can be only one of the two"),
         ([" ".join(["seven"] * 80), "sieben"], "more than the model's 64"),
     ):
         assert main(["score", "--model", str(model), *arguments]) == 2

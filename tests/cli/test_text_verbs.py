@@ -8,6 +8,7 @@ import pytest
 
 from mlx_transformer import load_completer, load_text_encoder
 from mlx_transformer.__main__ import main
+from tests.cli.terminal import Terminal
 from tests.tiny_directory import write_half
 
 LINES = ["five hundred", "zwei", "one hundred and seven thousand"]
@@ -46,6 +47,30 @@ def test_complete(gpt: Path, lines: str, capsys: pytest.CaptureFixture[str]) -> 
     assert json.loads(out)["text"] == expected[1].text
     out = said(capsys, "complete", "--model", gpt, "seven", "--nbest", 2)
     assert len(out.splitlines()) == 2 and out.startswith("0 ||| seven")
+
+
+@pytest.mark.slow
+def test_complete_at_a_prompt(gpt: Path, tmp_path: Path) -> None:
+    completer = load_completer(gpt)
+    found = completer.complete("seven", max_tokens=9, beam=2, nbest=2)
+    calls = ("complete", "--model", str(gpt), "--max-tokens", "9", "--beam", "1")
+    terminal = Terminal(*calls, state=tmp_path)
+    assert "Type how a text begins, or :help" in terminal.wait_for(Terminal.PROMPT)
+    greedy = completer.complete("seven", max_tokens=9, beam=1).text
+    assert terminal.answer("seven") == f"seven{greedy}".strip()
+    said = terminal.answer(":help")
+    assert ":beam N" in said and ":reverse" not in said
+    assert terminal.answer(":nbest 2") == "nbest 2, beam 2"
+    listed = [line.strip() for line in terminal.answer("seven").splitlines()]
+    assert listed == [f"{e.score:.3f}  seven{e.text}" for e in [found, *found.alternatives]]
+    assert terminal.answer(":nbest 1") == "nbest 1, beam 1"
+    assert terminal.answer(":time") == "time on"
+    assert "tokens/s" in terminal.answer("seven")
+    assert "there is no command :bea; did you mean ':beam'?" in terminal.answer(":bea 3")
+    assert terminal.answer(":sample") == "sample on"
+    assert terminal.answer("seven") != terminal.answer("seven")
+    terminal.type(":quit\r")
+    assert terminal.process.wait(timeout=60) == 0
 
 
 def test_scores_of_texts(gpt: Path, lines: str, capsys: pytest.CaptureFixture[str]) -> None:

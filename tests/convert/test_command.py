@@ -43,6 +43,30 @@ def test_convert(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
+def test_what_cannot_be_used_in_the_end_is_said_before(
+    checkpoint: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    (tmp_path / "words").write_text("Good morning.\n")
+    for more, said in (
+        (["--upload", "mine"], "a model on the hub is called ORG/NAME, not 'mine'"),
+        (["--source-vocab", str(tmp_path / "words")], "words is no vocabulary that we read"),
+    ):
+        assert main(["convert", str(checkpoint), str(out), *OPTIONS, *more]) == 2
+        assert said in capsys.readouterr().err
+        assert not out.exists()
+
+
+def test_a_model_that_ships_goes_by_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["convert", "de-en", "de-en-8bit", "--quantize", "8"]) == 0
+    assert load_model(tmp_path / "de-en-8bit").config.quantization == 8
+    assert main(["convert", "de-en-8bits", "other"]) == 2
+    assert "no file or folder de-en-8bits; did you mean de-en-8bit?" in capsys.readouterr().err
+
+
 def test_list(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["convert", str(checkpoint), "--list"]) == 0
     printed = capsys.readouterr()
@@ -89,10 +113,13 @@ def test_mistakes(
     assert not (checkpoint.parent / "out").exists()
 
 
-def test_vocabularies_come_along(checkpoint: Path) -> None:
-    folder = checkpoint.parent
-    for name in ("a.model", "b.model", "a.txt"):
-        (folder / name).write_text(name)
+def test_vocabularies_come_along(tmp_path: Path) -> None:
+    net = nn.Transformer(8, 2, 1, 1, 12, batch_first=True)
+    parts = nn.ModuleDict({"net": net, "embedding": nn.Embedding(120, 8)})
+    torch.save(parts.state_dict(), tmp_path / "a.pt")
+    for name in ("a.model", "b.model"):
+        (tmp_path / name).write_bytes(pieces())
+    (tmp_path / "a.txt").write_text("word 1\n")
     cases = {
         "one": (["--source-vocab", "a.model"], {"tokenizer.model": "a.model"}),
         "two": (
@@ -102,10 +129,11 @@ def test_vocabularies_come_along(checkpoint: Path) -> None:
         "words": (["--source-vocab", "a.txt"], {"dict.txt": "a.txt"}),
     }
     for out, (arguments, expected) in cases.items():
-        arguments = [a if a.startswith("--") else str(folder / a) for a in arguments]
-        assert main(["convert", str(checkpoint), str(folder / out), *OPTIONS, *arguments]) == 0
-        for name, content in expected.items():
-            assert (folder / out / name).read_text() == content
+        arguments = [a if a.startswith("--") else str(tmp_path / a) for a in arguments]
+        call = ["convert", str(tmp_path / "a.pt"), str(tmp_path / out), *OPTIONS, *arguments]
+        assert main(call) == 0
+        for name, given in expected.items():
+            assert (tmp_path / out / name).read_bytes() == (tmp_path / given).read_bytes()
 
 
 @pytest.mark.parametrize(

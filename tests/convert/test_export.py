@@ -11,6 +11,7 @@ from mlx_transformer.__main__ import main
 from mlx_transformer.config import ModelConfig
 from mlx_transformer.convert.conversion import convert
 from mlx_transformer.convert.export import float32_weights
+from mlx_transformer.convert.export_ctranslate2 import export_ctranslate2
 from mlx_transformer.convert.export_marian import export_marian
 from mlx_transformer.convert.export_torch import export_torch
 from mlx_transformer.convert.family import Options
@@ -50,8 +51,9 @@ def assert_bit_equal(a: dict[str, mx.array], b: dict[str, mx.array]) -> None:
         replace(PAPER, norm="pre", encoder_final_norm=True, decoder_final_norm=True),
         replace(PAPER, shared_embeddings=False, target_vocab_size=70, output_bias=True),
         replace(PAPER, shared_embeddings=False, tied_output=False, positions="learned"),
+        replace(PAPER, embedding_norm=True),
     ],
-    ids=["paper", "pre-norm", "two vocabularies", "untied"],
+    ids=["paper", "pre-norm", "two vocabularies", "untied", "a norm on embeddings"],
 )
 def test_torch_and_back(config, tmp_path):
     model = make(config)
@@ -62,6 +64,16 @@ def test_torch_and_back(config, tmp_path):
     back = load_model(tmp_path / "back")
     assert back.config == config
     assert_bit_equal(named_parameters(back), named_parameters(model))
+
+
+def test_a_directory_for_torch_comes_back_without_flags(tmp_path):
+    """The config beside the weights says what they do not."""
+    model = make(replace(PAPER, logit_scale=0.5, padding_has_position=False, pad_id=3))
+    (tmp_path / "torch").mkdir()
+    export_torch(model, tmp_path / "torch")
+    convert(tmp_path / "torch", tmp_path / "back")
+    source, target = mx.array([[5, 6, 2]]), mx.array([[1, 7, 3, 8]])
+    assert mx.array_equal(load_model(tmp_path / "back")(source, target), model(source, target))
 
 
 def test_marian_and_back(tmp_path):
@@ -149,6 +161,9 @@ def test_a_quantised_model_goes_out_as_the_numbers_it_computes_with():
     [
         (export_torch, {"d_k": 32}, "torch.nn.Transformer cannot express d_k 32: it must be"),
         (export_torch, {"d_v": 8}, "torch.nn.Transformer cannot express d_v 8"),
+        (export_torch, {"encoder_layers": 0}, "but this model is the decoder alone"),
+        (export_marian, {"encoder_layers": 0}, "but this model is the decoder alone"),
+        (export_ctranslate2, {"decoder_layers": 0}, "but this model is the encoder alone"),
         (export_marian, {"d_k": 32}, "a Marian model cannot express d_k 32"),
         (export_marian, {"norm": "pre"}, "cannot express norm 'pre': it must be 'post'"),
         (export_marian, {"encoder_final_norm": True}, "cannot express encoder_final_norm True"),
@@ -156,6 +171,11 @@ def test_a_quantised_model_goes_out_as_the_numbers_it_computes_with():
         (export_marian, {"embedding_norm": True}, "cannot express embedding_norm True"),
         (export_marian, {"norm_eps": 1e-6}, "cannot express norm_eps 1e-06: it must be 1e-05"),
         (export_marian, {"logit_scale": 0.5}, "cannot express logit_scale 0.5"),
+        (
+            export_marian,
+            {"padding_has_position": False, "start_id": None},
+            "cannot express padding_has_position False where the decoder begins with padding",
+        ),
     ],
 )
 def test_what_cannot_be_expressed_is_named(export, change, sentence, tmp_path):

@@ -118,6 +118,18 @@ def test_keys_without_use_are_named(tmp_path: Path) -> None:
     assert "is not used" in str(listing.problem)
 
 
+def test_an_embedding_of_another_name_is_told_how_to_rename(tmp_path: Path) -> None:
+    state = shapes()
+    state["source_vectors.weight"] = state.pop("encoder.embed_tokens.weight")
+    torch.save({"model": state, "args": arguments()}, tmp_path / "a.pt")
+    said = r"no encoder\.embed_tokens\.weight for .* no use is known for 'source_vectors\.weight'"
+    with pytest.raises(InputError, match=said) as refused:
+        convert(tmp_path / "a.pt", tmp_path / "out")
+    assert refused.value.options == ("list", "rename")
+    renames = ((r"^source_vectors", "encoder.embed_tokens"),)
+    convert(tmp_path / "a.pt", tmp_path / "out", Options(renames=renames))
+
+
 def test_missing_keys_are_named(tmp_path: Path) -> None:
     state = model(embedding=nn.Embedding(9, 8))
     del state["transformer.decoder.layers.0.norm3.weight"]

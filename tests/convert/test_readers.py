@@ -227,6 +227,9 @@ def test_the_directory_must_tell_which_file_it_means(tmp_path: Path) -> None:
         torch.save({"a": torch.ones(1)}, tmp_path / name)
     with pytest.raises(InputError, match=r"Name one \(found here: one\.pt, two\.pt\)"):
         read_checkpoint(tmp_path)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no weights are in this folder"):
+        read_checkpoint(tmp_path / "empty")
 
 
 WITHOUT_TORCH = """
@@ -310,6 +313,43 @@ MOMENTS = {"state": {0: {"step": torch.tensor(1.0), "exp_avg": torch.ones(2, 3)}
 def test_weights_among_other_things(tmp_path: Path, saved: object) -> None:
     torch.save(saved, tmp_path / "a.pt")
     assert read_checkpoint(tmp_path / "a.pt").tensors.keys() == STATE.keys()
+
+
+class KindOfList(list):
+    """With attributes of its own"""
+
+
+class KindOfDict(dict):
+    """With attributes of its own"""
+
+
+def test_kinds_of_lists_and_dicts_keep_what_they_hold(tmp_path: Path) -> None:
+    listed, state = KindOfList([3, 4]), KindOfDict(STATE)
+    listed.note, state.note = "a", "b"
+    options = KindOfDict(heads=8)
+    for saved in (
+        {"model": state, "listed": listed, "options": options},
+        KindOfDict({"net": KindOfList([state]), "listed": listed, "options": options}),
+    ):
+        torch.save(saved, tmp_path / "a.pt")
+        found = read_checkpoint(tmp_path / "a.pt")
+        assert found.tensors.keys() == STATE.keys()
+        kept = found.metadata["listed"]
+        assert isinstance(kept, Record) and kept.contents == [3, 4] and kept.state == {"note": "a"}
+        assert found.fields("options").integer("heads") == 8
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_an_encoder_and_a_decoder_saved_apart_are_one_model(tmp_path: Path, inside: bool) -> None:
+    modules = torch.nn.ModuleDict({name: torch.nn.Linear(3, 2) for name in ("encoder", "decoder")})
+    modules["head"] = torch.nn.Linear(2, 1)
+    states: dict[str, object] = {name: module.state_dict() for name, module in modules.items()}
+    beside = {"optimizer": MOMENTS, "loss": torch.tensor(1.5)}
+    torch.save({"model": states, **beside} if inside else states | beside, tmp_path / "a.pt")
+    found = read_checkpoint(tmp_path / "a.pt").tensors
+    assert found.keys() == modules.state_dict().keys()
+    for name, tensor in modules.state_dict().items():
+        assert_same(found[name], tensor)
 
 
 def test_one_of_several_models_is_not_guessed(tmp_path: Path) -> None:

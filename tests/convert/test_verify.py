@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import mlx.core as mx
@@ -211,7 +212,25 @@ def test_without_the_framework_it_says_how_to_get_it(name, package, tmp_path, mo
     options = Options(settings=settings)
     convert(folder, out, options)
     monkeypatch.setitem(sys.modules, package, None)  # as if it were not installed
-    with pytest.raises(RunError, match=f'for want of {package}: pip install "{package}'):
+    with pytest.raises(RunError, match=f'{package} is not installed: pip install "{package}'):
+        verify(folder, out, options)
+
+
+def test_what_transformers_cannot_load_is_said(tmp_path):
+    config = transformers.T5Config(
+        vocab_size=40, d_model=8, d_kv=4, d_ff=16, num_layers=1, num_heads=2
+    )
+    folder, out = tmp_path / "t5", tmp_path / "out"
+    transformers.T5ForConditionalGeneration(config).save_pretrained(folder)
+    options = Options(settings={"h": 2, "pad_id": 0, "start_id": 0, "eos_id": 1})
+    convert(folder, out, options)
+    (folder / "model.safetensors").rename(folder / "other.safetensors")
+    with pytest.raises(RunError, match=r"not verified: transformers cannot load .*no file named"):
+        verify(folder, out, options)
+    with pytest.raises(RunError, match="not verified: transformers loads the file itself"):
+        verify(folder, out, replace(options, renames=(("x", "x"),)))
+    (folder / "config.json").unlink()
+    with pytest.raises(RunError, match=r"not verified: transformers needs the config\.json"):
         verify(folder, out, options)
 
 

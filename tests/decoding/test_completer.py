@@ -54,6 +54,8 @@ def test_scores_are_log_probabilities_of_the_text_and_its_end(completer: Complet
         expected = sum(np.log(logp[i, word]) for i, word in enumerate(ids[1:]))
         assert score.logp == pytest.approx(expected, abs=1e-3)
         assert score.tokens == len(ids) - 1
+    with pytest.raises(InputError, match="score takes lists of texts"):
+        completer.score("zwei")
 
 
 def test_a_model_of_other_halves_is_a_sentence(tmp_path: Path) -> None:

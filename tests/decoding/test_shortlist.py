@@ -146,7 +146,9 @@ def test_quantised_models_have_one_too(tmp_path: Path) -> None:
     )
     translator = load(tmp_path, mx.float16)
     text = "five hundred and one"
-    found = [translator.translate(text, max_tokens=6, shortlist=flag).text for flag in (0, 1)]
+    found = [
+        translator.translate(text, max_tokens=6, shortlist=flag).text for flag in (False, True)
+    ]
     assert found[0] == found[1] != ""  # every word is on the list
     (tmp_path / "shortlist.safetensors").unlink()
     plain = load(tmp_path)

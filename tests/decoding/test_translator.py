@@ -1,9 +1,11 @@
 """Text in, text out: order, blank lines, paragraphs, long and strange input, streams."""
 
+import re
 import threading
 import warnings
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import mlx.core as mx
 import numpy as np
@@ -16,6 +18,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import score_pairs
 from mlx_transformer.decoding.search import search
 from mlx_transformer.decoding.translator import Translator
+from mlx_transformer.errors import InputError
 from tests.decoding.random_models import ending_model
 from tests.tiny_directory import write_model
 
@@ -234,6 +237,33 @@ def test_options_can_be_given_by_name(translator: Translator) -> None:
     assert translator.translate([text], wide, nbest=1)[0].alternatives == []
     one_word = "".join(translator.stream(text, beam=1, max_tokens=1))
     assert one_word == translator.translate(text, beam=1, max_tokens=1).text
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"beam": 2.5}, "beam must be a whole number, not 2.5"),
+        ({"beam": "3"}, "beam must be a whole number, not '3'"),
+        ({"alpha": None}, "alpha must be a number, not None"),
+        ({"sample": 1}, "sample must be true or false, not 1"),
+        ({"stop": "soon"}, "stop must be one of"),
+    ],
+)
+def test_an_option_of_the_wrong_kind_is_said(
+    translator: Translator, changes: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        translator.translate("six", **changes)
+    assert SearchOptions(alpha=1) == SearchOptions(alpha=1.0)
+
+
+def test_what_cannot_be_scored_in_pairs_is_said(translator: Translator) -> None:
+    for sources, targets in ((["a"], []), ([], ["a"]), (["a", "b"], ["c"])):
+        with pytest.raises(InputError, match="each source needs its target"):
+            translator.score(sources, targets)
+    with pytest.raises(InputError, match="score takes lists of texts"):
+        translator.score("six", "one")
+    assert translator.score([], []) == []
 
 
 @pytest.mark.parametrize("options", MODES.values(), ids=MODES.keys())

@@ -23,7 +23,7 @@ from mlx_transformer.decoding.options import SearchOptions
 from mlx_transformer.decoding.scoring import score_pairs
 from mlx_transformer.decoding.search import Search
 from mlx_transformer.decoding.translator import load
-from mlx_transformer.errors import InputError
+from mlx_transformer.errors import InputError, RunError
 from mlx_transformer.storage import load_model
 from tests.ctranslate2_models import D_MODEL, WORDS, write_model
 
@@ -201,10 +201,18 @@ def test_it_verifies(tmp_path: Path) -> None:
     assert verify(directory, tmp_path / "ours", Options()).holds
 
 
+def test_what_cannot_be_verified_is_said(tmp_path: Path) -> None:
+    """A model that the plain pass cannot compute is not said to differ."""
+    directory = write_model(tmp_path / "ct2", rms_norm=True)
+    convert(directory, tmp_path / "ours")
+    with pytest.raises(RunError, match=r"not verified.*RMS norms"):
+        verify(directory, tmp_path / "ours", Options())
+
+
 def test_what_we_do_not_do_is_said(tmp_path: Path) -> None:
     for number, (settings, sentence) in enumerate(
         [
-            ({"with_relative_position": True}, "relative positions"),
+            ({"with_relative_position": True}, "relative_position_keys"),
             ({"scale": 3.0}, "multiplied by 3.0"),
             ({"activation": Activation.Tanh}, "activation 5"),
         ]

@@ -5,13 +5,18 @@ import json
 import os
 from pathlib import Path
 
+import mlx.core as mx
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+from mlx_transformer.convert.checkpoint import read_checkpoint
 from mlx_transformer.convert.conversion import convert
+from mlx_transformer.convert.families import find_family
 from mlx_transformer.convert.family import Options
 from mlx_transformer.errors import InputError
+from mlx_transformer.storage import load_model
 from mlx_transformer.tokenizer import load_tokenizer
 from tests.parity.conversion_checks import (
     assert_equal_models,
@@ -66,7 +71,8 @@ def reference(state, *, pre_norm=False, activation=F.relu, scale=D**0.5):
     def embed(stack, ids):
         learned = state.get(f"{stack}.embed_positions.weight")
         table = formula if learned is None else learned[2:]
-        x = state[f"{stack}.embed_tokens.weight"][ids] * scale + table[: ids.shape[1]]
+        positions = table[: ids.shape[1]] * (ids != 1)[..., None]  # padding has none
+        x = state[f"{stack}.embed_tokens.weight"][ids] * scale + positions
         name = f"{stack}.layernorm_embedding"
         return norm(state, name, x, 1e-5) if f"{name}.weight" in state else x
 
@@ -222,6 +228,21 @@ def test_bare_state_dict_needs_the_heads(tmp_path: Path) -> None:
         convert(tmp_path / "a.pt", tmp_path / "out")
     convert(tmp_path / "a.pt", tmp_path / "out", Options(settings={"h": H}))
     assert_equal_models(tmp_path / "out", reference(state))
+
+
+def test_padding_has_no_position(tmp_path: Path) -> None:
+    """A decoder would have to write it: only so does it show."""
+    state = shapes()
+    torch.save(checkpoint(state, arguments(), new=False), tmp_path / "a.pt")
+    convert(tmp_path / "a.pt", tmp_path / "out")
+    model = load_model(tmp_path / "out")
+    family, source = find_family(read_checkpoint(tmp_path / "a.pt"), Options())
+    ids = np.array([[5, 6, 2]]), np.array([[2, 7, 1, 8]])
+    expected = reference(state)(*map(torch.tensor, ids)).numpy()
+    ours = np.array(model(*map(mx.array, ids)))
+    verified = family.original(source, model.config).logits(*ids)
+    for found in (ours, verified):
+        np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
 def test_different_heads_are_refused(tmp_path: Path) -> None:

@@ -22,8 +22,21 @@ MODELS: dict[str, dict[str, Any]] = {
     "pre-norm": {"norm": "pre", "encoder_final_norm": True, "decoder_final_norm": True},
     "apart": {"shared_embeddings": False, "tied_output": False, "target_vocab_size": 15},
     "learned": {"positions": "learned", "position_offset": 2, "embedding_norm": True},
+    "fairseq": {"position_offset": 2, "padding_has_position": False},
     "gated": {"gated_feed_forward": True, "feed_forward_bias": False, "activation": "gelu_sigmoid"},
     "rms": {"norm_kind": "rms", "norm": "pre", "attention_bias": False, "activation": "gelu"},
+    "relative": {
+        "positions": "relative",
+        "relative_buckets": 8,
+        "relative_distance": 6,
+        "norm": "pre",
+        "scale_attention": False,
+        "norm_kind": "rms",
+        "attention_bias": False,
+        "d_k": 3,
+        "d_v": 3,
+    },
+    "heads of their own size": {"d_k": 3, "d_v": 3},
     "from zero": {"start_id": None, "scale_embedding": False, "logit_scale": 0.7},
 }
 
@@ -77,6 +90,11 @@ def test_there_and_back_again(tmp_path: Path) -> None:
 
 
 def test_what_ctranslate2_cannot_express_is_said(tmp_path: Path) -> None:
-    for settings in ({"decoder_cell": "ssru"}, {"d_k": 3}, {"positions": "relative"}):
+    for settings in (
+        {"decoder_cell": "ssru"},
+        {"d_k": 3},
+        {"positions": "relative", "relative_per_layer": True},
+        {"padding_has_position": False, "start_id": None},
+    ):
         with pytest.raises(InputError, match="CTranslate2 cannot express"):
             export_ctranslate2(random_model(0, **settings), None, tmp_path)

@@ -67,7 +67,11 @@ CONFIGS = {
     "paper": PAPER,
     "learned positions": replace(PAPER, positions="learned", position_offset=2),
     "fairseq positions": replace(
-        PAPER, position_layout="halves", position_divisor_minus_one=True, position_offset=2
+        PAPER,
+        position_layout="halves",
+        position_divisor_minus_one=True,
+        position_offset=2,
+        padding_has_position=False,
     ),
     "untied": replace(PAPER, shared_embeddings=False, tied_output=False, output_bias=True),
     "shared, output apart": replace(PAPER, tied_output=False, scale_embedding=False),

@@ -38,6 +38,7 @@ CONFIGS = {
     "fairseq positions": replace(
         PAPER, position_layout="halves", position_divisor_minus_one=True, position_offset=2
     ),
+    "no position on padding": replace(PAPER, padding_has_position=False),
     "learned positions, swish": replace(PAPER, positions="learned", activation="swish"),
     "no attention bias, zero start": replace(PAPER, attention_bias=False, start_id=None),
     "a norm on embeddings": replace(
@@ -66,6 +67,7 @@ def test_logits_and_greedy_ids_are_equal(config, tmp_path):
     source[:, -1] = config.eos_id
     source[::2, 7:] = config.pad_id
     target = random.integers(4, config.target_size, (20, 9))
+    target[::3, 4] = config.pad_id
     with torch.no_grad():
         logits = theirs(torch.tensor(source), torch.tensor(target)).numpy()
     ours = np.array(model(mx.array(source), mx.array(target)))

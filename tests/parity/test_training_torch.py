@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from mlx_transformer import device
-from mlx_transformer.config import preset
+from mlx_transformer.config import ModelConfig, preset
 from mlx_transformer.data.batches import Batches
 from mlx_transformer.data.corpus import ParallelCorpus
 from mlx_transformer.data.prepare import prepare
@@ -31,7 +31,7 @@ def test_loss_and_gradients_equal_cross_entropy(monkeypatch, with_bias, smoothin
     shapes = [(37, 16), (200, 16), (200,)][: 3 if with_bias else 2]
     values = [rng.normal(size=shape).astype(np.float32) for shape in shapes]
     targets = rng.integers(0, 200, 37)  # some of them padding, 0
-    measure = OutputLoss(0, smoothing, logit_scale)
+    measure = OutputLoss(ModelConfig(label_smoothing=smoothing, logit_scale=logit_scale))
 
     def smoothed(hidden, weight, bias=None):
         return measure.differentiable(hidden, weight, bias, mx.array(targets)).smoothed
@@ -96,6 +96,6 @@ def torch_losses(model, batches, training):
         )
         adam.zero_grad()
         loss.backward()
-        adam.param_groups[0]["lr"] = rate(float(number))
+        adam.param_groups[0]["lr"] = rate(mx.array(float(number))).item()
         adam.step()
         yield loss.item()

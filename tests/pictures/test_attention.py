@@ -140,7 +140,7 @@ def attention(translator):
 
 
 def test_rows_are_named_after_the_word_being_written(translator, attention):
-    pieces = translator.tokenizer.target_tokens(
+    pieces = translator.tokenizer.target.tokens(
         translator.tokenizer.encode_target("zweiundzwanzig")
     )
     assert attention.written == [*pieces, "</s>"]

@@ -25,7 +25,7 @@ def test_ids_are_those_of_ctranslate2(tmp_path: Path) -> None:
     engine = ctranslate2.Translator(str(theirs), compute_type="float32", intra_threads=2)
     lines = (folder / "reference.zh").read_text(encoding="utf-8").splitlines()[LINES]
     pieces = [
-        ours.tokenizer.source_tokens(ids) for ids in ours.tokenizer.encode_source_batch(lines)
+        ours.tokenizer.source.tokens(ids) for ids in ours.tokenizer.encode_source_batch(lines)
     ]
     for beam in (1, 4):
         found = engine.translate_batch(pieces, beam_size=beam, length_penalty=0.2)

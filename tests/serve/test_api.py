@@ -206,6 +206,9 @@ def test_the_log_holds_texts_where_asked_and_never_a_key(capsys):
         b'{"q": "Tom", "api_key": "s3cret"}',
         b"api_key=s3cret&q=Tom",
         b"q=Tom&api_key=s3cret",
+        b"q=Tom&api%5Fkey=s3cret",
+        b"%61pi%5fkey=s3cret&q=Tom",
+        b'{"q": "Tom", "api\\u005Fk\\u0065y": "s3cret"}',
         b'{"api_key" : "a, b} s3cret", "q": "Tom"}',
         b'{"api_key": "\\"s3cret", "q": "Tom"}',
         b'{"api_key": 1, "q": "Tom"}',
@@ -214,7 +217,7 @@ def test_the_log_holds_texts_where_asked_and_never_a_key(capsys):
     ):
         log("POST /translate 200 1 ms", body)
     shown = capsys.readouterr().err
-    assert shown.count("Tom") == shown.count("api_key") == 8 and "s3cret" not in shown
+    assert shown.count("Tom") == shown.count("...") == 11 and "s3cret" not in shown
 
 
 def in_parts(name: str, value: str) -> bytes:

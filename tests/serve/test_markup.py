@@ -88,6 +88,21 @@ def render(page: str, text: str, links: Links) -> str:
         ("run <code>a</code> (now)", "Führe (jetzt)", [0, 1], "Führe <code>a</code> (jetzt)"),
         ("run <code>a</code> „now“", "Führe „jetzt“", [0, 1], "Führe <code>a</code> „jetzt“"),
         ('run <code>a</code> "now"', 'Führe "jetzt"', [0, 1], 'Führe <code>a</code> "jetzt"'),
+        # an element that holds nothing else is placed as it would be
+        ("run <b><code>a</code></b> now", "Führe aus", [0, 1], "Führe <b><code>a</code></b> aus"),
+        (
+            "now run <b><code>a</code></b>.",
+            "Führe aus.",
+            [1, 0],
+            "Führe aus <b><code>a</code></b>.",
+        ),
+        (
+            "<i><b><code>a</code></b> <kbd>b</kbd></i> now",
+            "Jetzt",
+            [0],
+            "<i><b><code>a</code></b> <kbd>b</kbd></i> Jetzt",
+        ),
+        ("run: <b><code>a</code></b>", "Führe aus:", [0, 0], "Führe aus: <b><code>a</code></b>"),
         ("(run <code>a</code>) now", "(Führe ) aus", [0, 1, 2], "(Führe <code>a</code>) aus"),
     ],
 )
@@ -112,7 +127,7 @@ any_tags = st.sampled_from(
 )
 # Whatever is open is closed again.
 inline = st.recursive(
-    words | st.sampled_from(["<img>", "<b></b>", "un<i>re</i>al"]),
+    words | st.sampled_from(["<img>", "<b></b>", "un<i>re</i>al", "<code>c</code>"]),
     lambda inner: st.builds(
         lambda tag, parts: f"<{tag}>{' '.join(parts)}</{tag}>",
         st.sampled_from(["b", "i", "a", "span"]),

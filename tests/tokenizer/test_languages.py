@@ -59,6 +59,11 @@ def test_a_wrong_one_gets_the_nearest(typed, sentence):
         find_language(typed, NLLB)
 
 
+def test_another_language_is_not_taken_for_a_mistyped_one():
+    with pytest.raises(InputError, match=r"does not know the language 'de'; it knows en$"):
+        find_language("de", ["en"])
+
+
 @pytest.mark.parametrize(
     ("name", "pair"),
     [

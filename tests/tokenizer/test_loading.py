@@ -63,7 +63,7 @@ def test_text_comes_back(directory):
         assert all(0 <= i < tokenizer.target_vocab_size for i in ids)
     source = PAIRS[0][0]
     ids = tokenizer.encode_source(source)
-    assert "".join(tokenizer.source_tokens(ids)).replace("▁", " ").strip() == source
+    assert "".join(tokenizer.source.tokens(ids)).replace("▁", " ").strip() == source
     assert all(0 <= i < tokenizer.source_vocab_size for i in ids)
 
 
@@ -88,7 +88,7 @@ def test_saved_and_loaded_it_is_the_same(directory, tmp_path):
 
 def test_words_start_with_a_mark(directory):
     tokenizer = load_tokenizer(directory)
-    tokens = tokenizer.source_tokens(tokenizer.encode_source("two thousand seventy-one"))
+    tokens = tokenizer.source.tokens(tokenizer.encode_source("two thousand seventy-one"))
     assert "".join(tokens) == "▁two▁thousand▁seventy-one"
 
 
@@ -104,14 +104,14 @@ def test_no_text_is_refused(directory, text):
     tokenizer = load_tokenizer(directory)
     ids = tokenizer.encode_target(text)
     tokenizer.encode_source(text)
-    assert len(tokenizer.target_tokens(ids)) == len(ids)
+    assert len(tokenizer.target.tokens(ids)) == len(ids)
     tokenizer.decode(ids).encode("utf-8")
 
 
 @given(st.lists(st.integers(-5, 10_000)))
 def test_no_ids_are_refused(directory, ids):
     tokenizer = load_tokenizer(directory)
-    assert len(tokenizer.source_tokens(ids)) == len(tokenizer.target_tokens(ids)) == len(ids)
+    assert len(tokenizer.source.tokens(ids)) == len(tokenizer.target.tokens(ids)) == len(ids)
     tokenizer.decode(ids)
 
 
@@ -133,7 +133,7 @@ def test_an_id_that_the_model_has_not_is_refused(directory):
 
 def test_our_special_ids(models):
     tokenizer = sentencepiece_tokenizer(models["joint"])
-    assert tokenizer.source_tokens([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
+    assert tokenizer.source.tokens([0, 1, 2, 3]) == ["<pad>", "<s>", "</s>", "<unk>"]
     ids = tokenizer.encode_target("zwei")
     assert tokenizer.decode([1, *ids, 2, 0, 0]) == "zwei"
     # Special tokens spelled out in a text are text.
@@ -158,7 +158,7 @@ def test_fairseq_ids_follow_the_four_special_ones(tmp_path):
     assert tokenizer.encode_source(" the  ca@@ t dog ") == [4, 5, 6, 3]
     assert tokenizer.decode([0, 4, 5, 6, 2, 1, 1]) == "the cat"
     assert tokenizer.decode([4, 5]) == "the ca"
-    assert tokenizer.target_tokens([4, 5, 6, 4, 2]) == ["▁the", "▁ca", "t", "▁the", "▁</s>"]
+    assert tokenizer.target.tokens([4, 5, 6, 4, 2]) == ["▁the", "▁ca", "t", "▁the", "▁</s>"]
 
 
 def test_fairseq_sides_have_dictionaries_of_their_own(tmp_path):
@@ -223,6 +223,13 @@ def test_sulphur_in_brackets_is_an_atom_and_no_start(tmp_path):
 def test_a_list_that_is_none_of_words_is_refused(tmp_path, content):
     (tmp_path / "vocab.json").write_text(content)
     with pytest.raises(InputError, match=r"vocab\.json must be a JSON list of words"):
+        read_list(tmp_path / "vocab.json")
+
+
+@pytest.mark.parametrize("odd", ["size", "-1", "1.5", "", "1234567890"])
+def test_an_id_that_is_none_is_said(tmp_path, odd):
+    (tmp_path / "vocab.json").write_text(json.dumps({"0": "<pad>", "1": "a", odd: "b"}))
+    with pytest.raises(InputError, match=rf"vocab\.json numbers words, but '{odd}' is no id"):
         read_list(tmp_path / "vocab.json")
 
 

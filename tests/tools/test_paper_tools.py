@@ -1,5 +1,6 @@
 """The tools that measure, train and draw for docs/paper.md."""
 
+import gc
 import re
 import subprocess
 import sys
@@ -26,6 +27,7 @@ def test_exponents():
 
 
 def test_memory_and_operations_grow_as_the_paper_says():
+    gc.collect()  # what other tests left would be freed while this one measures
     lengths = [256, 512, 1024, 2048]
     for name, layer in table1.layers().items():
         costs = [table1.cost(layer, n, passes=1) for n in lengths]

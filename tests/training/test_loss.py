@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 from mlx_transformer import device
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.training import loss as loss_module
 from mlx_transformer.training.loss import OutputLoss
 
-PAD = 0
+PAD = ModelConfig().pad_id
 
 
 def problem(tokens=50, d_model=16, V=120, seed=0):
@@ -39,7 +40,7 @@ def test_equals_the_plain_loss_and_its_gradients(monkeypatch, smoothing, compile
     monkeypatch.setattr(device, "loss_chunk", lambda: 0)
     monkeypatch.setattr(loss_module, "CHUNK_ROWS", 8)  # seven chunks, the last one shorter
     hidden, weight, bias, targets = problem()
-    measure = OutputLoss(PAD, smoothing)
+    measure = OutputLoss(ModelConfig(label_smoothing=smoothing))
 
     def chunked(h, w, b):
         return 3 * measure.differentiable(h, w, b, targets).smoothed
@@ -58,7 +59,7 @@ def test_equals_the_plain_loss_and_its_gradients(monkeypatch, smoothing, compile
 @pytest.mark.usefixtures("any_device")
 def test_validation_sums_are_those_of_training():
     hidden, weight, bias, targets = problem()
-    measure = OutputLoss(PAD, 0.1, logit_scale=0.5)
+    measure = OutputLoss(ModelConfig(label_smoothing=0.1, logit_scale=0.5))
     training = measure.differentiable(hidden, weight, bias, targets)
     validation = measure(hidden, weight, bias, targets)
     assert np.allclose(training, validation, rtol=1e-6)
@@ -67,8 +68,8 @@ def test_validation_sums_are_those_of_training():
 
 def test_nll_is_the_unsmoothed_loss():
     hidden, weight, bias, targets = problem()
-    smoothed = OutputLoss(PAD, 0.3)(hidden, weight, bias, targets)
-    sharp = OutputLoss(PAD, 0.0)(hidden, weight, bias, targets)
+    smoothed = OutputLoss(ModelConfig(label_smoothing=0.3))(hidden, weight, bias, targets)
+    sharp = OutputLoss(ModelConfig(label_smoothing=0.0))(hidden, weight, bias, targets)
     assert np.allclose(smoothed.nll, sharp.smoothed, rtol=1e-6)
     assert not np.allclose(smoothed.smoothed, sharp.smoothed, rtol=1e-3)
 
@@ -76,7 +77,7 @@ def test_nll_is_the_unsmoothed_loss():
 @pytest.mark.parametrize("size", [1e-3, 1e3])
 def test_logits_of_any_size_are_exponentiated_safely(size):
     hidden, weight, bias, targets = problem()
-    found = OutputLoss(PAD, 0.1)(hidden * size, weight, bias, targets)
+    found = OutputLoss(ModelConfig(label_smoothing=0.1))(hidden * size, weight, bias, targets)
     assert np.allclose(found.smoothed, plain(hidden * size, weight, bias, targets, 0.1), rtol=1e-5)
 
 
@@ -86,7 +87,11 @@ def test_half_precision_products_keep_float32_sums_and_weight_gradients(dtype):
     hidden, weight, bias, targets = problem(tokens=400)
 
     def smoothed(h, w):
-        return OutputLoss(PAD, 0.1).differentiable(h, w, bias, targets).smoothed
+        return (
+            OutputLoss(ModelConfig(label_smoothing=0.1))
+            .differentiable(h, w, bias, targets)
+            .smoothed
+        )
 
     rounded = hidden.astype(dtype).astype(mx.float32), weight.astype(dtype).astype(mx.float32)
     exact, (_, d_weight) = mx.value_and_grad(smoothed, argnums=(0, 1))(*rounded)
@@ -101,6 +106,7 @@ def test_half_precision_products_keep_float32_sums_and_weight_gradients(dtype):
 MEASURE = """
 import mlx_transformer, sys
 import mlx.core as mx, mlx.nn as nn
+from mlx_transformer.config import ModelConfig
 from mlx_transformer.training.loss import OutputLoss
 
 tokens, V, d_model = 8192, 32000, 64
@@ -112,7 +118,7 @@ def plain(h, w):
     return nn.losses.cross_entropy(h @ w.T, targets, label_smoothing=0.1, reduction="sum")
 
 def chunked(h, w):
-    return OutputLoss(0, 0.1).differentiable(h, w, None, targets).smoothed
+    return OutputLoss(ModelConfig(label_smoothing=0.1)).differentiable(h, w, None, targets).smoothed
 
 mx.reset_peak_memory()
 loss = {"plain": plain, "chunked": chunked}[sys.argv[1]]

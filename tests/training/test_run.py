@@ -19,6 +19,7 @@ from mlx_transformer.decoding.translator import load
 from mlx_transformer.hub import languages_of
 from mlx_transformer.recipes import shipped_recipes
 from mlx_transformer.training.run import Run
+from tests.tiny_directory import write_model
 from tests.training.tasks import (
     command,
     metrics,
@@ -124,6 +125,28 @@ def test_the_old_name_of_start_works_with_a_hint(tmp_path, capsys):
     assert "there is no model /nowhere" in error
 
 
+def test_fine_tuning_in_another_direction_is_said(tmp_path, capsys):
+    recipe = tiny_task(tmp_path)
+    for file in [*tmp_path.glob("*.in"), *tmp_path.glob("*.out")]:
+        file.rename(file.with_suffix({".in": ".en", ".out": ".de"}[file.suffix]))
+    english_german = overrides(
+        data_source_language="en", data_target_language="de",
+        training_max_steps=1, validation_sentences=0,
+    )  # fmt: skip
+    for name, said in (("en-de", False), ("de-en", True)):
+        model = tmp_path / name
+        model.mkdir()
+        write_model(model)
+        source, target = name.split("-")
+        languages = {"source_lang": source, "target_lang": target}
+        (model / "tokenizer_config.json").write_text(json.dumps(languages))
+        call = ["train", str(recipe), "--start", str(model), "--out", str(model / "run")]
+        assert main([*call, *english_german]) == 0
+        error = " ".join(capsys.readouterr().err.split())
+        hint = "translates German to English: from this recipe it learns English to German instead"
+        assert (hint in error) == said
+
+
 def test_recipes_are_listed_and_shown(capsys):
     assert main(["train", "--list"]) == 0
     listed = capsys.readouterr().out.splitlines()
@@ -174,6 +197,23 @@ def test_average_makes_a_model_that_translates(finished, tmp_path, capsys):
     shown = capsys.readouterr()
     assert shown.out == f"{out}\n" and "step-00000010, step-00000020" in shown.err
     assert isinstance(load(out).translate(["a b c"])[0].text, str)
+    assert main(["average", str(out), str(out), "--last", "2", "--out", str(tmp_path / "x")]) == 2
+    assert "--last" in capsys.readouterr().err
+    run = tmp_path / "run"
+    shutil.copytree(finished / "run", run)
+    assert main(["average", str(run), "--out", str(run)]) == 2
+    assert "exists: name a directory to make" in capsys.readouterr().err
+    assert Run.open(run).checkpoints.paths()
+
+
+@pytest.mark.parametrize("name", ["model", "best", "start"])
+def test_a_folder_of_ones_own_is_not_replaced(name, tmp_path, capsys):
+    recipe, mine = tiny_task(tmp_path), tmp_path / "place" / name / "mine"
+    mine.parent.mkdir(parents=True)
+    mine.write_text("precious")
+    assert main(["train", str(recipe), "--out", str(tmp_path / "place"), *SHORT]) == 2
+    assert f"{name} is there, and of no run: choose another place" in capsys.readouterr().err
+    assert mine.read_text() == "precious"
 
 
 def test_a_model_says_the_languages_it_was_trained_for(finished, tmp_path):

@@ -11,6 +11,7 @@ from mlx_transformer import device
 from mlx_transformer.config import preset
 from mlx_transformer.model import Transformer
 from mlx_transformer.recipes import TrainingConfig
+from mlx_transformer.storage import named_parameters
 from mlx_transformer.training.step import TrainStep, batch_loss, initial_state
 
 # Without attention biases: softmax ignores a bias of all keys, so its gradient is rounding error,
@@ -129,11 +130,11 @@ def test_the_first_step_that_is_not_finite_is_remembered():
     model = new_model()
     step = TrainStep(model.config, TRAINING)
     state, _ = step(step.pack(initial_state(model, TRAINING)), [batch()])
-    assert state["bad_step"].item() == 0
+    assert state["scalars"]["bad_step"].item() == 0
     state["parameters"][0][5] = float("nan")
     for _ in range(3):
         state, _ = step(state, [batch()])
-    assert state["step"].item() == 4 and state["bad_step"].item() == 2
+    assert state["scalars"]["step"].item() == 4 and state["scalars"]["bad_step"].item() == 2
 
 
 def test_no_second_copy_of_the_weights_is_kept():
@@ -179,13 +180,13 @@ def test_the_gradient_of_a_frequent_word_is_added_up_in_float32():
     source = mx.full((32, 32), 7)
     _, target, expected = batch(rows=32)
     model = new_model(replace(CONFIG, encoder_layers=1, shared_embeddings=False))
-    weights = model.parameters()
+    weights = named_parameters(model)
 
     def gradient(dtype: mx.Dtype) -> np.ndarray:
         def loss(parameters: dict) -> mx.array:
             return batch_loss(model, parameters, (source, target, expected), dtype).smoothed
 
-        return np.array(mx.grad(loss)(weights)["source_words"]["weight"])
+        return np.array(mx.grad(loss)(weights)["source_words.weight"])
 
     exact, found = gradient(mx.float32), gradient(mx.bfloat16)
     assert np.flatnonzero(np.abs(exact).sum(axis=1)).tolist() == [7]
@@ -199,13 +200,14 @@ def test_float16_overflow_lowers_the_scale_and_leaves_the_weights():
     model = new_model()
     step = TrainStep(model.config, training)
     state = step.pack(initial_state(model, training))
-    state["loss_scale"] = mx.array(2.0**40)  # beyond what float16 can hold
+    state["scalars"]["loss_scale"] = mx.array(2.0**40)  # beyond what float16 can hold
     before = tree_map(mx.array, state)
     state, _ = step(state, [batch()])
     assert distance(state, before) == 0
     assert np.array_equal(flat(state["v"]), flat(before["v"]))
-    assert state["loss_scale"].item() == 2.0**39 and state["bad_step"].item() == 0
-    while state["loss_scale"].item() > 2.0**10:
+    scalars = state["scalars"]
+    assert scalars["loss_scale"].item() == 2.0**39 and scalars["bad_step"].item() == 0
+    while state["scalars"]["loss_scale"].item() > 2.0**10:
         state, _ = step(state, [batch()])
         if distance(state, before) > 0:
             return

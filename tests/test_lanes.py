@@ -35,3 +35,11 @@ def test_an_update_spread_over_lanes_is_the_update_of_one():
         assert expected["v"].keys() == actual["v"].keys()
         for name, moment in expected["v"].items():
             assert np.allclose(moment, actual["v"][name], rtol=1e-2, atol=1e-9), name
+
+
+def test_shares_are_equal_whatever_the_rows_of_the_first_array():
+    """Keys, one a lane, come first: by their rows the last lane would get almost all of a batch."""
+    keys, batch = mx.zeros((2, 2)), mx.arange(10)[:, None]
+    found = device.by_rows(lambda key, rows: (key.shape, rows.tolist()), 2, keys, batch)
+    halves = [[[i] for i in range(5)], [[i] for i in range(5, 10)]]
+    assert found == [((1, 2), half) for half in halves]

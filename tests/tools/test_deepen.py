@@ -1,0 +1,51 @@
+"""The tool that puts neutral layers between those of an encoder."""
+
+import deepen
+import mlx.core as mx
+import pytest
+
+from mlx_transformer import load
+from mlx_transformer.config import preset
+from mlx_transformer.errors import InputError
+from mlx_transformer.model import Transformer
+from mlx_transformer.storage import WEIGHTS, load_model
+
+PAIRS = {
+    "Where is the train station?": "Wo ist der Bahnhof?",
+    "I read a book today.": "Ich habe heute ein Buch gelesen.",
+    "The debate is closed.": "Die Aussprache ist geschlossen.",
+}
+
+
+def test_a_deeper_model_finds_translations_as_probable_as_before(tmp_path, monkeypatch):
+    shipped, deeper = WEIGHTS / "en-de", tmp_path / "deeper"
+    monkeypatch.setattr("sys.argv", ["deepen.py", str(shipped), "--out", str(deeper)])
+    assert deepen.main() == 0
+    before, after = (
+        load(folder).score(list(PAIRS), list(PAIRS.values())) for folder in (shipped, deeper)
+    )
+    layers = load_model(shipped).config.encoder_layers
+    assert load_model(deeper).config.encoder_layers == 2 * layers - 1
+    for old, new in zip(before, after, strict=True):
+        assert new.logp == pytest.approx(old.logp, rel=0.1)
+
+
+def test_new_layers_can_learn():
+    """What they add is zero, not their gradients."""
+    ids = mx.array([[3, 4, 5]])
+    model = deepen.deepened(Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2)))
+
+    def loss(out: mx.array) -> mx.array:
+        model.encoder.layers[1].self_attention.out.weight = out
+        return (model(ids, ids) ** 2).sum()
+
+    new = model.encoder.layers[1].self_attention.out.weight
+    assert not new.any().item()
+    assert mx.grad(loss)(new).any().item()
+
+
+def test_a_pre_norm_model_is_refused():
+    with pytest.raises(InputError, match="post-norm"):
+        deepen.deepened(
+            Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2, norm="pre"))
+        )
