@@ -1,11 +1,13 @@
-"""Make a model's encoder deeper without unlearning: between any two layers comes a neutral one.
+"""Make a model larger without unlearning: deeper encoders, wider feed-forward layers.
 
-    python tools/deepen.py weights/en-de --out runs/deeper
-    mlx-transformer train my-recipe.toml --start runs/deeper --out runs/tuned
+    python tools/grow.py weights/en-de --deeper --out runs/deeper
+    python tools/grow.py weights/en-de --d-ff 1792 --out runs/wider
+    mlx-transformer train my-recipe.toml --start runs/wider --out runs/tuned
 
-The new layers add nothing yet and leave almost unchanged what passes through them, so the deeper
-model translates nearly as before and training goes on from there. For post-norm encoders with layer
-norms, as in the paper.
+What is new adds nothing yet, so the larger model translates as before, or nearly, and training goes on
+from there. Deeper: between any two encoder layers comes a neutral one, which changes little; for
+post-norm encoders with layer norms, as in the paper. Wider: new units are drawn as in a new model, and
+nobody listens to them yet; not one number that the model computes is another one.
 """
 
 import argparse
@@ -29,6 +31,29 @@ Layer = dict[str, mx.array]  # the parameters of one encoder layer, by their nam
 STACK = "encoder.layers."
 ADDED_TO_THE_RESIDUAL = ("self_attention.out", "feed_forward.w_2")
 NORMS = ("self_attention_norm", "feed_forward_norm")
+
+
+def widened(model: Transformer, d_ff: int) -> Transformer:
+    """The same model with `d_ff` units in each feed-forward layer."""
+    config = model.config
+    if config.gated_feed_forward:
+        raise InputError("feed-forward layers with gates cannot be widened")
+    if d_ff <= config.d_ff:
+        raise InputError(f"a wider model has more than {config.d_ff} units: say a larger --d-ff")
+    wider = Transformer(replace(config, d_ff=d_ff))
+    fresh = named_parameters(wider)
+    placed = {name: extended(name, a, fresh[name]) for name, a in named_parameters(model).items()}
+    wider.load_weights(list(placed.items()), strict=True)
+    return wider
+
+
+def extended(name: str, old: mx.array, fresh: mx.array) -> mx.array:
+    """The old numbers where they were; beside them new units, which add nothing to the sum."""
+    if old.shape == fresh.shape:
+        return old
+    if name.endswith("w_2.weight"):  # (d_model, d_ff): a column for each unit
+        return mx.pad(old, [(0, 0), (0, fresh.shape[1] - old.shape[1])])
+    return mx.concatenate([old, fresh[len(old) :].astype(old.dtype)])  # a row for each unit
 
 
 def deepened(model: Transformer) -> Transformer:
@@ -76,15 +101,17 @@ def neutral(layer: Layer) -> Layer:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("model", type=Path, help="a model directory")
-    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the deeper model")
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="the larger model")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument("--deeper", action="store_true", help="2N - 1 encoder layers instead of N")
+    how.add_argument("--d-ff", type=int, metavar="N", help="N units in each feed-forward layer")
     args = parser.parse_args()
     try:
         model = load_unquantized(args.model)
-        deeper = deepened(model)
-        card = (
-            f"{args.model} with {deeper.config.encoder_layers} encoder layers, to be trained on.\n"
-        )
-        write_model(deeper, load_tokenizer(args.model, model.config), args.out, card)
+        larger = deepened(model) if args.deeper else widened(model, args.d_ff)
+        size = f"{larger.config.encoder_layers} encoder layers and d_ff {larger.config.d_ff}"
+        card = f"{args.model} with {size}, to be trained on.\n"
+        write_model(larger, load_tokenizer(args.model, model.config), args.out, card)
     except InputError as error:
         sys.exit(f"error: {error}")
     return 0

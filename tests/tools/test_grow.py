@@ -1,6 +1,6 @@
-"""The tool that puts neutral layers between those of an encoder."""
+"""The tool that makes a trained model larger."""
 
-import deepen
+import grow
 import mlx.core as mx
 import pytest
 
@@ -19,8 +19,8 @@ PAIRS = {
 
 def test_a_deeper_model_finds_translations_as_probable_as_before(tmp_path, monkeypatch):
     shipped, deeper = WEIGHTS / "en-de", tmp_path / "deeper"
-    monkeypatch.setattr("sys.argv", ["deepen.py", str(shipped), "--out", str(deeper)])
-    assert deepen.main() == 0
+    monkeypatch.setattr("sys.argv", ["grow.py", str(shipped), "--deeper", "--out", str(deeper)])
+    assert grow.main() == 0
     before, after = (
         load(folder).score(list(PAIRS), list(PAIRS.values())) for folder in (shipped, deeper)
     )
@@ -33,7 +33,7 @@ def test_a_deeper_model_finds_translations_as_probable_as_before(tmp_path, monke
 def test_new_layers_can_learn():
     """What they add is zero, not their gradients."""
     ids = mx.array([[3, 4, 5]])
-    model = deepen.deepened(Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2)))
+    model = grow.deepened(Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2)))
 
     def loss(out: mx.array) -> mx.array:
         model.encoder.layers[1].self_attention.out.weight = out
@@ -46,6 +46,6 @@ def test_new_layers_can_learn():
 
 def test_a_pre_norm_model_is_refused():
     with pytest.raises(InputError, match="post-norm"):
-        deepen.deepened(
+        grow.deepened(
             Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2, norm="pre"))
         )
