@@ -9,6 +9,7 @@ drawn comes from a fixed seed.
 """
 
 import argparse
+import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -16,14 +17,10 @@ from random import Random
 
 Pair = tuple[str, str]  # English, German
 
-# How a sentence may begin to be put after "and": words with no capital letter of their own.
-ENGLISH = frozenset(
-    "He She It We They You The This That These There My His Her Our Their Your".split()
-)
-GERMAN = frozenset(
-    "Ich Du Er Sie Es Wir Ihr Der Die Das Dies Diese Dieser Dieses Da Mein Meine Sein Seine Ihre "
-    "Unser Unsere Dein Deine".split()
-)
+# How a sentence may begin to be put after "and": with words that need no capital letter.
+ENGLISH = re.compile("(I|He|She|It|We|They|You|The|This|That|These|There|My|His|Her|Our|Your) ")
+GERMAN = re.compile("(Ich|Du|Er|Sie|Es|Wir|Ihre?|D(er|ie|as)|Diese[rs]?|Da|[MDS]eine?|Unsere?) ")
+FORMAL = re.compile("(Sie|Ihre?) ")
 MOST_WORDS = 8
 
 
@@ -44,13 +41,12 @@ def is_statement(pair: Pair) -> bool:
 
 
 def can_follow(pair: Pair) -> bool:
-    english, german = (side.split()[0] for side in pair)
-    return (english == "I" or english in ENGLISH) and german in GERMAN
+    return bool(ENGLISH.match(pair[0]) and GERMAN.match(pair[1]))
 
 
 def joined(first: Pair, second: Pair) -> Pair:
     english, german = second
-    formal = german.startswith(("Sie ", "Ihr ", "Ihre ")) and english.startswith("You")
+    formal = FORMAL.match(german) and english.startswith("You")
     return (
         f"{first[0][:-1]} and {english if english.startswith('I ') else uncapitalised(english)}",
         f"{first[1][:-1]} und {german if formal else uncapitalised(german)}",

@@ -4,10 +4,10 @@
     python tools/grow.py weights/en-de --d-ff 1792 --out runs/wider
     mlx-transformer train my-recipe.toml --start runs/wider --out runs/tuned
 
-What is new adds nothing yet, so the larger model translates as before, or nearly, and training goes on
-from there. Deeper: between any two encoder layers comes a neutral one, which changes little; for
-post-norm encoders with layer norms, as in the paper. Wider: new units are drawn as in a new model, and
-nobody listens to them yet; not one number that the model computes is another one.
+What is new adds nothing yet, so the larger model translates as before and training goes on from
+there. Deeper: between any two encoder layers comes a neutral one, which changes a little; for
+post-norm encoders with layer norms, as in the paper. Wider: new units are drawn as in a new model,
+and nothing that the model computes changes until their outputs are trained.
 """
 
 import argparse

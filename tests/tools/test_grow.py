@@ -49,3 +49,33 @@ def test_a_pre_norm_model_is_refused():
         grow.deepened(
             Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2, norm="pre"))
         )
+
+
+def test_a_wider_model_computes_the_same():
+    model = Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2))
+    wider, ids = grow.widened(model, 48), mx.array([[3, 4, 5]])
+    assert wider.config.d_ff == wider.decoder.layers[0].feed_forward.w_1.weight.shape[0] == 48
+    assert mx.allclose(wider(ids, ids), model(ids, ids), atol=1e-5)
+
+
+def test_new_units_can_learn():
+    """Their outputs are zero, not the gradients of these: the units are alive."""
+    ids = mx.array([[3, 4, 5]])
+    small = Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2))
+    model = grow.widened(small, 48)
+    layer = model.encoder.layers[0].feed_forward.w_2
+
+    def loss(outputs: mx.array) -> mx.array:
+        layer.weight = outputs
+        return (model(ids, ids) ** 2).sum()
+
+    outputs = layer.weight
+    assert not outputs[:, 32:].any().item()
+    assert mx.grad(loss)(outputs)[:, 32:].any().item()
+
+
+@pytest.mark.parametrize(("changes", "d_ff"), [({}, 32), ({"gated_feed_forward": True}, 48)])
+def test_what_cannot_be_widened_is_refused(changes, d_ff):
+    model = Transformer(preset("base", vocab_size=11, d_model=16, d_ff=32, h=2, **changes))
+    with pytest.raises(InputError, match="wide"):
+        grow.widened(model, d_ff)
