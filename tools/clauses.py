@@ -18,8 +18,10 @@ from random import Random
 Pair = tuple[str, str]  # English, German
 
 # How a sentence may begin to be put after "and": with words that need no capital letter.
-ENGLISH = re.compile("(I|He|She|It|We|They|You|The|This|That|These|There|My|His|Her|Our|Your) ")
-GERMAN = re.compile("(Ich|Du|Er|Sie|Es|Wir|Ihre?|D(er|ie|as)|Diese[rs]?|Da|[MDS]eine?|Unsere?) ")
+ENGLISH = re.compile(
+    "(I|He|She|It|We|They|You|The|This|That|These|There|My|His|Her|Our|Their|Your) "
+)
+GERMAN = re.compile("(Ich|Du|Er|Sie|Es|Wir|Ihre?|D(er|ie|as)|Dies(e[rs]?)?|Da|[MDS]eine?|Unsere?) ")
 FORMAL = re.compile("(Sie|Ihre?) ")
 MOST_WORDS = 8
 
