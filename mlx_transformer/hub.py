@@ -292,10 +292,15 @@ def upload(directory: Path, name: str, *, tell: Tell = silent) -> str:
 
     check_name(name)
     tell(f"uploading {directory} as {name}")
-    with _explained(name, None):
+    try:
         api = HfApi()
         address = api.create_repo(name, exist_ok=True)
         api.upload_folder(repo_id=name, folder_path=directory)
+    except Exception as error:
+        raise RunError(
+            f"{name} was not uploaded ({_reason(error)}); {directory} is complete: log in with "
+            f"`hf auth login` or set HF_TOKEN, then `hf upload {name} {directory}`"
+        ) from error
     return str(address)
 
 
@@ -362,8 +367,12 @@ def _explained(name: str, revision: str | None) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno == errno.ENOSPC:
             raise RunError(f"no space left on the disk for {name}: free some, try again") from error
-        reason = str(error).partition("\n")[0] or type(error).__name__
         raise RunError(
-            f"the hub cannot be reached for {name} ({reason}), and no such directory is here: "
-            f"check the name, or try again (what was done is kept){nearest_model(Path(name))}"
+            f"the hub cannot be reached for {name} ({_reason(error)}), and no such directory is "
+            f"here: check the name, or try again (what was done is kept){nearest_model(Path(name))}"
         ) from error
+
+
+def _reason(error: Exception) -> str:
+    """The first line of what a library says."""
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -167,7 +167,7 @@ def save_model(model: Transformer, directory: Path) -> None:
     save_arrays(directory / WEIGHTS_FILE, named_parameters(model))
 
 
-def _check_is_model_directory(directory: Path) -> None:
+def check_is_model_directory(directory: Path) -> None:
     if is_model_directory(directory):
         return
     for inner in ("model", "best"):  # of a training run
@@ -202,7 +202,7 @@ def load_model(directory: Path, dtype: mx.Dtype | None = None) -> Transformer:
 def _opened(directory: Path) -> Iterator[Transformer]:
     """The model of a directory. Its weights are read when they are first used: best in here, where
     what is wrong with them becomes a sentence about their file."""
-    _check_is_model_directory(directory)
+    check_is_model_directory(directory)
     config = ModelConfig.load(directory / CONFIG_FILE)
     try:
         model = _fitting_model(config, read_header(directory / WEIGHTS_FILE))

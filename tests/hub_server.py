@@ -68,6 +68,9 @@ class _Handler(BaseHTTPRequestHandler):
         name = (re.match(r"/api/models/([^/]+/[^/]+)/", self.path) or [None, ""])[1]
         if self.path.endswith("/repos/create"):
             name = json.loads(sent)["organization"] + "/" + json.loads(sent)["name"]
+            if name in self.server.gated:
+                self._error(403, "Forbidden")
+                return
             answer: dict[str, object] = {"url": f"{self.server.url}/{name}"}
         elif "/preupload/" in self.path:
             files = [file["path"] for file in json.loads(sent)["files"]]

@@ -282,6 +282,15 @@ def test_a_converted_model_goes_to_the_hub(server, tmp_path, capsys, monkeypatch
     assert capsys.readouterr().out.strip()
 
 
+def test_what_cannot_be_uploaded_is_complete_here(server, tmp_path, capsys):
+    out = tmp_path / "out"
+    server.gated.add("you/not-yours")
+    assert main(["convert", "org/tiny-mt-en-de", str(out), "--upload", "you/not-yours"]) == 1
+    said = capsys.readouterr().err
+    assert "you/not-yours was not uploaded" in said and "hf auth login" in said
+    assert "no such directory" not in said and (out / "model.safetensors").is_file()
+
+
 def test_models_lists_and_removes(server, capsys):
     hub.resolve("org/tiny-mt-en-de")
     assert main(["models"]) == 0

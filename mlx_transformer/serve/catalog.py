@@ -8,6 +8,7 @@ from pathlib import Path
 from mlx_transformer import hub
 from mlx_transformer.decoding.translator import Translator
 from mlx_transformer.errors import InputError
+from mlx_transformer.storage import check_is_model_directory
 from mlx_transformer.tokenizer.languages import pair_of
 
 # How many models a route may take: any of those there are, or exactly one.
@@ -68,6 +69,7 @@ def fits(route: list[ServedModel] | None, legs: range) -> bool:
 
 def languages_of(directory: Path, given: Path) -> tuple[str, str]:
     """The languages of a model, from the name it was given by, its tokenizer or else its card."""
+    check_is_model_directory(directory)
     found = pair_of(given.name) or pair_of(directory.resolve().name)
     sources, targets = hub.languages_of(directory)
     if found is None and len(sources) == len(targets) == 1:

@@ -10,6 +10,7 @@ import pytest
 from libretranslatepy import LibreTranslateAPI
 
 from mlx_transformer import load
+from mlx_transformer.__main__ import main
 from mlx_transformer.cli.serve import logger
 from tests.serve.running import running
 
@@ -224,3 +225,8 @@ def in_parts(name: str, value: str) -> bytes:
     """A field as forms send it that can hold files"""
     head = f'--part\r\nContent-Disposition: form-data; name="{name}"\r\nContent-Type: text/plain'
     return f"{head}\r\n\r\n{value}\r\n".encode()
+
+
+def test_a_model_that_is_not_there_is_said_before_its_languages(capsys):
+    assert main(["serve", "--model", "nope"]) == 2
+    assert "there is no model nope here" in capsys.readouterr().err
